@@ -89,11 +89,10 @@ class JobNotFoundError(ServiceError):
 
     reason = "ERROR_REASON_JOB_NOT_FOUND"
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(
-            f"there is no job {job_id!r}; register it first, or find its id with `wattwise jobs list`",
-            metadata={"job_id": job_id},
-        )
+    def __init__(self, job_id: str, *, to_register: bool = False) -> None:
+        listed = "`wattwise jobs list` lists the ids of all jobs"
+        advice = f"register it first; {listed}" if to_register else listed
+        super().__init__(f"no job has the id {job_id!r}; {advice}", metadata={"job_id": job_id})
 
 
 class TrialNotFoundError(ServiceError):
@@ -167,7 +166,7 @@ def other_job(causes: Mapping[str, Sequence[int]]) -> str:
         return ""
     sizes = "smaller batch_sizes" if not missed else "other batch_sizes"
     fitting = " that fit into memory" if missed and too_large else ""
-    easier = ", an easier target_metric, a larger max_epochs or a larger beta_knob" if missed else ""
+    easier = ", an easier target, a larger max_epochs or a larger beta_knob" if missed else ""
     return f"register the job under a new job_id with {sizes}{fitting}{easier}"
 
 

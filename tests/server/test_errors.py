@@ -10,7 +10,7 @@ READMIT = "`wattwise jobs readmit j BATCH_SIZE` brings one batch size back"
 UNBAN = "`wattwise jobs unban j BATCH_SIZE` lifts a ban"
 NEW = "register the job under a new job_id with"
 OR = f"or fix the training, after which {RESET} and {READMIT}"
-EASIER = "an easier target_metric, a larger max_epochs or a larger beta_knob"
+EASIER = "an easier target, a larger max_epochs or a larger beta_knob"
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,9 @@ def advice(search: Search, job_id: str) -> str:
         numbers = f"{min(row)} to {max(row)} failed one after the other"
         return _failing_advice(search, job_id, f"trials {numbers} ({described(of_newest)})")
     if all(arm.num_decided for arm in able) and not any(arm.num_converged for arm in search.arms):
+        found = described({cause: sizes for cause, sizes in causes.items() if cause != "untried"})
         return (
-            f"every batch size that may be chosen has missed the target{others and f' ({others})'}: "
+            f"every batch size that may be chosen has missed the target ({found}): "
             f"{other_job(causes)}; or fix the training, after which {begin_again(job_id)}"
         )
     return ""
@@ -239,7 +240,7 @@ def _known(arm: Arm) -> str:
     }
     parts = [f"{count} {what}" for what, count in ended.items() if count]
     if parts:
-        return f"of its trials {', '.join(parts)}"
+        return f"its trials: {', '.join(parts)}"
     # Trials from before a reset, excluded ones and failures of a readmitted batch size do not count.
     return "its first trial is running" if arm.running else "no trial of it counts yet"
 

@@ -142,7 +142,7 @@ def _bound(spec: JobSpec, bound: float | None, unbounded: str) -> str:
 
 def _failed(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
-    reason = trial.end_reason.value if trial.end_reason else "no reason"
+    reason = f"END_REASON_{trial.end_reason.value}" if trial.end_reason else "no reason"
     ended = f"was ended by its trainer ({reason})"
     if trial.end_reason is EndReason.LOST and trial.origin is not TrialOrigin.IMPORTED:
         ended = "is lost: no report or heartbeat came before its lease expired"

@@ -65,6 +65,7 @@ from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.labels import label_faults
+from wattwise_server.usecases.lookup import job_id_faults
 from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import MAX_SAMPLES, AcquiredLimit
 from wattwise_server.usecases.report import NO_METRIC, Report
@@ -187,9 +188,11 @@ def shown_trial_key(request: PersonsRequest) -> TrialKey:
     """
     trial = request.trial
     key = TrialKey(trial.job_id, trial.launch_id, trial.trial_number)
-    if not (key.job_id and (key.launch_id or key.trial_number)):
+    if not (key.job_id and (key.launch_id or key.trial_number)) or key.trial_number < 0:
         _check_named(request, "trial")
         faults = [] if key.job_id else [Violation("trial.job_id", "is empty; use the id of a job")]
+        if key.trial_number < 0:
+            faults.append(Violation("trial.trial_number", f"is {key.trial_number}; trials are numbered from 1"))
         if not (key.launch_id or key.trial_number):
             faults.append(Violation("trial.trial_number", "is 0 and launch_id is empty; set one of them or both"))
         raise InvalidRequestError(*faults)
@@ -335,34 +338,25 @@ def _end_reason(known: EndReason | None) -> v1.EndReason.ValueType:
     return v1.EndReason.Value(f"END_REASON_{known.value}") if known else v1.END_REASON_UNSPECIFIED
 
 
-def _choice(value: int, wire: Any, prefix: str, field: str) -> str | None:
-    """The name of an enum's value without its prefix; None if it is unspecified.
-
-    Raises:
-        InvalidRequestError: the value is unknown.
-    """
+def _choice(value: int, wire: Any, prefix: str, field: str, faults: list[Violation]) -> str:
+    """The name of an enum's value without its prefix; empty if it is unspecified or, which is a fault, unknown."""
     if not value:
-        return None
+        return ""
     if value not in wire.values():
-        known = ", ".join(wire.keys()[1:])
-        raise InvalidRequestError(Violation(field, f"{value} is unknown; use one of {known}"))
+        faults.append(Violation(field, f"{value} is unknown; use one of {', '.join(wire.keys()[1:])}"))
+        return ""
     return str(wire.Name(value)).removeprefix(prefix)
 
 
-def _choices(values: Sequence[int], wire: Any, prefix: str, field: str) -> list[str]:
-    """The names of an enum's values without their prefix, each once.
-
-    Raises:
-        InvalidRequestError: a value is unspecified or unknown.
-    """
+def _choices(values: Sequence[int], wire: Any, prefix: str, field: str, faults: list[Violation]) -> list[str]:
+    """The names of an enum's values without their prefix, each once; adds the faults of all other values."""
     names: dict[str, None] = {}
     for place, value in enumerate(values):
-        name = _choice(value, wire, prefix, f"{field}[{place}]")
-        if name is None:
-            raise InvalidRequestError(
-                Violation(f"{field}[{place}]", f"is unspecified; use one of {', '.join(wire.keys()[1:])}")
-            )
-        names[name] = None
+        if not value:
+            fault = f"is not set; use one of {', '.join(wire.keys()[1:])}"
+            faults.append(Violation(f"{field}[{place}]", fault))
+        elif name := _choice(value, wire, prefix, f"{field}[{place}]", faults):
+            names[name] = None
     return list(names)
 
 
@@ -372,12 +366,13 @@ def job_list(request: v1.ListJobsRequest) -> JobList:
     Raises:
         InvalidRequestError: a value is unknown or too long.
     """
-    order = _choice(request.order, v1.JobOrder, "JOB_ORDER_", "order")
-    states = _choices(request.states, v1.JobState, "JOB_STATE_", "states")
+    faults: list[Violation] = []
+    order = _choice(request.order, v1.JobOrder, "JOB_ORDER_", "order", faults)
+    states = _choices(request.states, v1.JobState, "JOB_STATE_", "states", faults)
     if len(request.contains) > MAX_ID_LENGTH:
-        raise InvalidRequestError(
-            Violation("contains", f"has more than {MAX_ID_LENGTH} characters; use at most so many")
-        )
+        faults.append(Violation("contains", f"has more than {MAX_ID_LENGTH} characters; use at most so many"))
+    if faults:
+        raise InvalidRequestError(*faults)
     return JobList(
         request.job_id_prefix,
         request.contains,
@@ -393,10 +388,10 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
     Raises:
         InvalidRequestError: a value is unknown, or fields contradict each other.
     """
-    statuses = _choices(request.statuses, v1.TrialStatus, "TRIAL_STATUS_", "statuses")
-    reasons = _choices(request.end_reasons, v1.EndReason, "END_REASON_", "end_reasons")
     of_several = request.HasField("job_id_prefix")
-    faults = []
+    faults = [] if of_several else job_id_faults(request.job_id)
+    statuses = _choices(request.statuses, v1.TrialStatus, "TRIAL_STATUS_", "statuses", faults)
+    reasons = _choices(request.end_reasons, v1.EndReason, "END_REASON_", "end_reasons", faults)
     if request.batch_size < 0:
         faults.append(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
     if request.from_trial_number < 0:
@@ -433,8 +428,24 @@ def history_list(request: v1.ListEventsRequest) -> HistoryList:
     Raises:
         InvalidRequestError: the kind is unknown.
     """
-    kinds = _choices(request.kinds, v1.EventKind, "EVENT_KIND_", "kinds")
+    faults: list[Violation] = []
+    kinds = _choices(request.kinds, v1.EventKind, "EVENT_KIND_", "kinds", faults)
+    if faults:
+        raise InvalidRequestError(*faults)
     return HistoryList(request.job_id or None, request.job_id_prefix, tuple(map(HistoryKind, kinds)))
+
+
+def batch_size(
+    request: v1.SetBatchSizeBannedRequest | v1.SetPinnedBatchSizeRequest | v1.ReadmitBatchSizeRequest,
+) -> int:
+    """The batch size of a request.
+
+    Raises:
+        InvalidRequestError: it is not set.
+    """
+    if not request.batch_size:
+        raise InvalidRequestError(Violation("batch_size", "is not set, or 0; use a batch size of the job"))
+    return request.batch_size
 
 
 def required(
@@ -448,6 +459,17 @@ def required(
     if not request.HasField(field):  # type: ignore[arg-type]
         raise InvalidRequestError(Violation(field, "is not set; use true or false"))
     return bool(getattr(request, field))
+
+
+def every(request: v1.SetBaselineEveryRequest) -> int:
+    """How many launches one baseline comes in.
+
+    Raises:
+        InvalidRequestError: it is not set.
+    """
+    if not request.HasField("every"):
+        raise InvalidRequestError(Violation("every", "is not set; use 2 or more, or 0 for no more baselines"))
+    return request.every
 
 
 def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest | v1.ReadmitBatchSizeRequest) -> str:

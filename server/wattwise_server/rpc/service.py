@@ -12,10 +12,11 @@ from itertools import takewhile
 from wattwise import v1
 
 from wattwise_server.config import Factors
-from wattwise_server.errors import InvalidRequestError, JobNotFoundError, Violation
+from wattwise_server.errors import JobNotFoundError
 from wattwise_server.observability.call import current_call
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import Context, StreamLimit
+from wattwise_server.rpc.faults import together
 from wattwise_server.rpc.paging import (
     EVENTS_AT_A_TIME,
     JOBS_AT_A_TIME,
@@ -32,7 +33,8 @@ from wattwise_server.rpc.streams import TrialStream, WatchPace
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.lookup import check_job_id
+from wattwise_server.usecases.optimizer import Optimizer, trainers_reason
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 from wattwise_server.usecases.statistics import MAX_RANGES, Division, Statistics
 
@@ -90,7 +92,8 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
         """Ends a trial whose trainer has exited."""
-        key, reason = convert.trial_key(request), convert.end_reason(request.end_reason)
+        reason = convert.end_reason(request.end_reason)
+        key, _ = together(lambda: convert.trial_key(request), lambda: trainers_reason(reason))
         return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
 
     async def ImportTrial(self, request: v1.ImportTrialRequest, context: Context) -> v1.ImportTrialResponse:
@@ -136,8 +139,12 @@ class JobReaderService(v1.JobReaderServicer):
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
-        size, wanted, page = page_size(request.page_size), convert.job_list(request), v1.ListJobsResponse()
-        after = self._tokens.job_place(request)
+        size, wanted, after = together(
+            lambda: page_size(request.page_size),
+            lambda: convert.job_list(request),
+            lambda: self._tokens.job_place(request),
+        )
+        page = v1.ListJobsResponse()
         if request.with_total_size:
             page.total_size = await self._administration.count_jobs(wanted)
         found, space = await self._administration.jobs(wanted, after, size + 1), PageSpace()
@@ -155,8 +162,12 @@ class JobReaderService(v1.JobReaderServicer):
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
         """A page of trials."""
-        size, wanted = page_size(request.page_size), convert.trial_list(request)
-        after = self._tokens.place(request) or convert.first_place(request)
+        size, wanted, place = together(
+            lambda: page_size(request.page_size),
+            lambda: convert.trial_list(request),
+            lambda: self._tokens.place(request),
+        )
+        after = place or convert.first_place(request)
         page, space = v1.ListTrialsResponse(), PageSpace()
         if request.with_total_size:
             page.total_size = await self._administration.count_trials(wanted)
@@ -190,8 +201,12 @@ class JobReaderService(v1.JobReaderServicer):
         self, request: v1.ListMeasurementsRequest, context: Context
     ) -> v1.ListMeasurementsResponse:
         """A page of measurements."""
-        size = page_size(request.page_size, USUAL_MEASUREMENTS, MOST_MEASUREMENTS)
-        key, after = convert.shown_trial_key(request), next(iter(self._tokens.place(request)), 0)
+        size, key, place = together(
+            lambda: page_size(request.page_size, USUAL_MEASUREMENTS, MOST_MEASUREMENTS),
+            lambda: convert.shown_trial_key(request),
+            lambda: self._tokens.place(request),
+        )
+        after = next(iter(place), 0)
         page = v1.ListMeasurementsResponse()
         while len(page.measurements) < size and page.ByteSize() < PAGE_BYTES:
             wanted = min(size - len(page.measurements), MEASUREMENTS_AT_A_TIME)
@@ -207,7 +222,11 @@ class JobReaderService(v1.JobReaderServicer):
 
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
         """A page of events."""
-        size, after, wanted = page_size(request.page_size), self._tokens.place(request), convert.history_list(request)
+        size, after, wanted = together(
+            lambda: page_size(request.page_size),
+            lambda: self._tokens.place(request),
+            lambda: convert.history_list(request),
+        )
         page, space, full = v1.ListEventsResponse(), PageSpace(), False
         while len(page.events) < size and not full:
             asked = min(size - len(page.events), EVENTS_AT_A_TIME)
@@ -271,10 +290,15 @@ class JobReaderService(v1.JobReaderServicer):
         self, request: v1.ListTrialBucketsRequest, context: Context
     ) -> v1.ListTrialBucketsResponse:
         """A page of ranges of trials."""
-        size, max_ranges = page_size(request.page_size, MAX_RANGES, MAX_RANGES), convert.max_ranges(request)
-        *division, after = self._tokens.place(request) or (-1,)
+        job_id, size, max_ranges, place = together(
+            lambda: check_job_id(request.job_id),
+            lambda: page_size(request.page_size, MAX_RANGES, MAX_RANGES),
+            lambda: convert.max_ranges(request),
+            lambda: self._tokens.place(request),
+        )
+        *division, after = place or (-1,)
         course = await self._statistics.course(
-            request.job_id,
+            job_id,
             max_ranges,
             Division(*division) if division else None,
             with_excluded=request.with_excluded,
@@ -293,8 +317,13 @@ class JobReaderService(v1.JobReaderServicer):
         self, request: v1.ListPowerProfilesRequest, context: Context
     ) -> v1.ListPowerProfilesResponse:
         """A page of power profiles."""
-        size, after = page_size(request.page_size), next(iter(self._tokens.place(request)), 0)
-        spec, profiles = await self._statistics.profiles(request.job_id)
+        job_id, size, place = together(
+            lambda: check_job_id(request.job_id),
+            lambda: page_size(request.page_size),
+            lambda: self._tokens.place(request),
+        )
+        after = next(iter(place), 0)
+        spec, profiles = await self._statistics.profiles(job_id)
         page, space = v1.ListPowerProfilesResponse(), PageSpace()
         wanted = [each for each in profiles if each.batch_size > after]
         for count, (number, batch_size, samples) in enumerate(wanted):
@@ -324,7 +353,8 @@ class JobControlService(v1.JobControlServicer):
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
         try:
-            job, num_stopped = await self._administration.delete_job(request.job_id, convert.create_time(request))
+            job_id, create_time = together(lambda: check_job_id(request.job_id), lambda: convert.create_time(request))
+            job, num_stopped = await self._administration.delete_job(job_id, create_time)
         except JobNotFoundError:
             if not request.allow_missing:
                 raise
@@ -333,15 +363,18 @@ class JobControlService(v1.JobControlServicer):
 
     async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
         """Begins a search again."""
-        job = await self._control.reset(request.job_id, convert.request_id(request))
+        job_id, request_id = together(lambda: check_job_id(request.job_id), lambda: convert.request_id(request))
+        job = await self._control.reset(job_id, request_id)
         return v1.ResetJobResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetTrialExcluded(
         self, request: v1.SetTrialExcludedRequest, context: Context
     ) -> v1.SetTrialExcludedResponse:
         """Excludes or includes a trial."""
-        key = convert.shown_trial_key(request)
-        trial, job = await self._control.set_trial_excluded(key, excluded=convert.required(request, "excluded"))
+        key, excluded = together(
+            lambda: convert.shown_trial_key(request), lambda: convert.required(request, "excluded")
+        )
+        trial, job = await self._control.set_trial_excluded(key, excluded=excluded)
         return v1.SetTrialExcludedResponse(
             trial=convert.trial(trial), job=convert.job(job), details=convert.job_details(job)
         )
@@ -350,8 +383,12 @@ class JobControlService(v1.JobControlServicer):
         self, request: v1.SetBatchSizeBannedRequest, context: Context
     ) -> v1.SetBatchSizeBannedResponse:
         """Bans a batch size, or lifts its ban."""
-        banned = convert.required(request, "banned")
-        job = await self._control.set_banned(request.job_id, request.batch_size, banned=banned)
+        job_id, batch_size, banned = together(
+            lambda: check_job_id(request.job_id),
+            lambda: convert.batch_size(request),
+            lambda: convert.required(request, "banned"),
+        )
+        job = await self._control.set_banned(job_id, batch_size, banned=banned)
         return v1.SetBatchSizeBannedResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetPinnedBatchSize(
@@ -359,7 +396,8 @@ class JobControlService(v1.JobControlServicer):
     ) -> v1.SetPinnedBatchSizeResponse:
         """Pins a batch size, or unpins it."""
         if request.HasField("batch_size"):
-            job = await self._control.pin(request.job_id, request.batch_size)
+            job_id, batch_size = together(lambda: check_job_id(request.job_id), lambda: convert.batch_size(request))
+            job = await self._control.pin(job_id, batch_size)
         else:
             job = await self._control.unpin(request.job_id)
         return v1.SetPinnedBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
@@ -368,26 +406,32 @@ class JobControlService(v1.JobControlServicer):
         self, request: v1.ReadmitBatchSizeRequest, context: Context
     ) -> v1.ReadmitBatchSizeResponse:
         """Readmits a batch size to the search."""
-        job = await self._control.readmit(request.job_id, request.batch_size, convert.request_id(request))
+        job_id, batch_size, request_id = together(
+            lambda: check_job_id(request.job_id),
+            lambda: convert.batch_size(request),
+            lambda: convert.request_id(request),
+        )
+        job = await self._control.readmit(job_id, batch_size, request_id)
         return v1.ReadmitBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
         """Pauses or resumes a search."""
-        job = await self._control.set_paused(request.job_id, paused=convert.required(request, "paused"))
+        job_id, paused = together(lambda: check_job_id(request.job_id), lambda: convert.required(request, "paused"))
+        job = await self._control.set_paused(job_id, paused=paused)
         return v1.SetJobPausedResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
-        job = await self._control.request_baseline(request.job_id, convert.request_id(request))
+        job_id, request_id = together(lambda: check_job_id(request.job_id), lambda: convert.request_id(request))
+        job = await self._control.request_baseline(job_id, request_id)
         return v1.RequestBaselineResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetBaselineEvery(
         self, request: v1.SetBaselineEveryRequest, context: Context
     ) -> v1.SetBaselineEveryResponse:
         """Sets how many launches one baseline comes in."""
-        if not request.HasField("every"):
-            raise InvalidRequestError(Violation("every", "is unset; use 2 or more, or 0 for no more baselines"))
-        job = await self._control.set_baseline_every(request.job_id, request.every)
+        job_id, every = together(lambda: check_job_id(request.job_id), lambda: convert.every(request))
+        job = await self._control.set_baseline_every(job_id, every)
         return v1.SetBaselineEveryResponse(job=convert.job(job), details=convert.job_details(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:

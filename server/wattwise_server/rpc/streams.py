@@ -74,8 +74,9 @@ class TrialStream:
                 call.named = Subject(key.job_id, key.trial_number)
             self._pusher = asyncio.create_task(self._push_stop(key))
         if key != self._trial:
+            name = f"trial {key.trial_number}" if key.trial_number else "the trial"
             fault = (
-                f"trial {key.trial_number} of launch {key.launch_id!r} of job {key.job_id!r} is not the trial of this "
+                f"{name} of launch {key.launch_id!r} of job {key.job_id!r} is not the trial of this "
                 "stream; open one stream per trial, and name the trial by the same id on it"
             )
             raise InvalidRequestError(Violation("trial", fault))

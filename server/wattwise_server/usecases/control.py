@@ -53,16 +53,22 @@ class Control:
     async def set_trial_excluded(self, key: TrialKey, *, excluded: bool) -> tuple[Trial, Job]:
         """Excludes a trial from the search of its job, or includes it again.
 
+        A trial from before a reset is excluded already.
+
         Raises:
             TrialNotFoundError: there is no such trial.
-            NotPossibleNowError: a reset has excluded the trial for good.
+            NotPossibleNowError: it is to be included, and a reset has excluded it for good.
         """
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
-            if trial.number <= job.reset_after:
-                why = f"trial {trial.number} has not counted since the search was reset after trial {job.reset_after}"
+            reset = trial.number <= job.reset_after
+            if reset and not excluded:
+                why = (
+                    f"trial {trial.number} cannot count again: the search was reset after trial {job.reset_after}, "
+                    "for good; launch the job to get a trial that counts"
+                )
                 raise NotPossibleNowError(key.job_id, why)
-            if trial.excluded is not excluded:
+            if trial.excluded is not excluded and not reset:
                 trial = trial._replace(excluded=excluded)
                 if excluded:
                     job = without_warnings_of(job, trial)

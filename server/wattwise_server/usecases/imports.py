@@ -28,7 +28,7 @@ from wattwise_server.policy.base import Dispatched
 from wattwise_server.policy.stopping import Verdict, judge, stopped_early
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import Lifecycle, after
-from wattwise_server.usecases.lookup import batch_size_fault, bound_of, check_not_deleted, find_job
+from wattwise_server.usecases.lookup import batch_size_fault, bound_of, check_not_deleted, find_job, job_id_faults
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.publishing import Publisher, caller_token
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, shrink_faults
@@ -105,6 +105,8 @@ class Importer:
             TrialDeletedError: the trial was deleted with its job.
             InvalidRequestError: with one violation per fault; nothing was changed.
         """
+        if faults := job_id_faults(imported.job_id):
+            raise InvalidRequestError(*faults, *_request_faults(imported, None))
         try:
             async with self._store.transaction(imported.job_id) as tx:
                 answer = await self._imported(tx, imported)
@@ -118,8 +120,8 @@ class Importer:
     async def _imported(self, tx: Transaction, imported: ImportedTrial) -> tuple[Trial, bool]:
         if tx.job is None:
             await check_not_deleted(tx, imported.job_id, imported.launch_id, imported.start_time)
-        job = find_job(tx, imported.job_id)
-        faults = _request_faults(job, imported)
+        job = find_job(tx, imported.job_id, to_register=True)
+        faults = _request_faults(imported, job)
         known = await tx.trial_of_launch(imported.launch_id)
         if known is None:
             # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
@@ -136,7 +138,7 @@ class Importer:
         measured, verdict = _judged(job.spec, bound, measured)
         reason = known_reason(imported.end_reason)
         if verdict is None and reason not in _END_REASONS and not found:
-            faults.append(Violation("end_reason", _END_FAULT))
+            faults.append(Violation("end_reason", _end_fault(reason)))
         if faults:
             raise InvalidRequestError(*faults)
         job, trial = (job, known) if known else self._create(tx, job, imported, measured)
@@ -211,19 +213,20 @@ class Importer:
         return job, trial
 
 
-_END_FAULT = (
-    "says how the trial ended, and its measurements show neither the target nor the last epoch; use "
-    + " or ".join(f"END_REASON_{each.value}" for each in _END_REASONS)
-)
+def _end_fault(reason: EndReason | None) -> str:
+    known = " or ".join(f"END_REASON_{each.value}" for each in _END_REASONS)
+    value = f"is END_REASON_{reason.value}" if reason else "is not set"
+    return f"{value}, and the measurements show neither the target nor the last epoch; use {known}"
 
 
-def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
+def _request_faults(imported: ImportedTrial, job: Job | None) -> list[Violation]:
+    """What is wrong with a request, its measurements aside; of a batch size only if the job is known."""
     faults: Faults = []
     if not imported.launch_id:
         faults.append(("launch_id", "is empty; use the launch_id of the launch, or a new UUID for each trial"))
     elif fault := identifier_fault(imported.launch_id):
         faults.append(("launch_id", fault))
-    if fault := batch_size_fault(job, imported.batch_size):
+    if job is not None and (fault := batch_size_fault(job, imported.batch_size)):
         faults.append(("batch_size", fault))
     if imported.monitor is not None and (fault := monitor_fault(imported.monitor)):
         faults.append(("monitor", fault))

@@ -209,8 +209,10 @@ def _batch_size_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
         if size <= 0:
             yield "batch_sizes", f"{size} is not positive; list sizes of 1 and more"
         if count > 1:
-            yield "batch_sizes", f"{size} is listed {count} times; list every batch size once"
-    if sizes and spec.default_batch_size not in sizes:
+            yield "batch_sizes", f"{size} is listed more than once; list every batch size once"
+    if not spec.default_batch_size:
+        yield "default_batch_size", "is not set; use one of batch_sizes"
+    elif sizes and spec.default_batch_size not in sizes:
         listed = ", ".join(map(str, dict.fromkeys(sizes)))
         yield "default_batch_size", f"{spec.default_batch_size} is not among batch_sizes ({listed}); use one of them"
 
@@ -230,7 +232,7 @@ def _prior_faults(job_id: str, priors: Sequence[str]) -> Iterator[tuple[str, str
         if fault := identifier_fault(name):
             yield "prior_job_ids", f"has an id that {fault}"
         if count > 1:
-            yield "prior_job_ids", f"{name!r} is listed {count} times; list every job once"
+            yield "prior_job_ids", f"{name!r} is listed more than once; list every job once"
     if job_id in priors:
         yield "prior_job_ids", "names the job itself; list jobs that were registered before"
 
@@ -261,7 +263,7 @@ def _number_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 def _policy_faults(spec: JobSpec, policies: Mapping[str, Policy]) -> Iterator[tuple[str, str]]:
     if spec.policy not in policies:
-        yield "policy", f"is not known to this server, or unset; use one of {', '.join(policies)}"
+        yield "policy", f"is not set, or unknown to this server; use one of {', '.join(policies)}"
         return
     for name in PARAMETERS:
         value = getattr(spec, name)

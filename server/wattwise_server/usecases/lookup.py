@@ -19,17 +19,37 @@ from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.monitors import warnings_of, with_monitor_notes
 
 
-def find_job(tx: Transaction, job_id: str) -> Job:
+def job_id_faults(job_id: str) -> list[Violation]:
+    """What is wrong with the id of a job that a request names."""
+    return [] if job_id else [Violation("job_id", "is empty; use the id of a job")]
+
+
+def check_job_id(job_id: str) -> str:
+    """Returns the id of a job that a request names.
+
+    Raises:
+        InvalidRequestError: the id is empty.
+    """
+    if faults := job_id_faults(job_id):
+        raise InvalidRequestError(*faults)
+    return job_id
+
+
+def find_job(tx: Transaction, job_id: str, *, to_register: bool = False) -> Job:
     """The job of a transaction.
+
+    Args:
+        tx: The transaction.
+        job_id: The job.
+        to_register: Whether the caller is one that registers the job if it is missing.
 
     Raises:
         InvalidRequestError: the id is empty.
         JobNotFoundError: the job does not exist.
     """
-    if not job_id:
-        raise InvalidRequestError(Violation("job_id", "is empty; use the id of a job"))
+    check_job_id(job_id)
     if tx.job is None:
-        raise JobNotFoundError(job_id)
+        raise JobNotFoundError(job_id, to_register=to_register)
     return tx.job
 
 
@@ -67,8 +87,13 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     return job, trial
 
 
-async def find_launch(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
+async def find_launch(tx: Transaction, key: TrialKey, *, to_resume: bool = False) -> tuple[Job, Trial]:
     """The trial of a launch with its job, whatever its number.
+
+    Args:
+        tx: The transaction.
+        key: The trial.
+        to_resume: Whether the caller resumes the trial, and could start a new one instead.
 
     Raises:
         JobNotFoundError, TrialNotFoundError: there is no such trial.
@@ -77,11 +102,11 @@ async def find_launch(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     trial = await tx.trial_of_launch(key.launch_id)
     if trial is None:
         await check_not_deleted(tx, key.job_id, key.launch_id)
-    job = find_job(tx, key.job_id)
+    job = find_job(tx, key.job_id, to_register=to_resume)
     if trial is None:
         why = (
             f"job {key.job_id!r} has no trial of launch {key.launch_id!r}; pass the launch_id that the trial "
-            "was dispatched for or, to get a new trial, omit resume"
+            f"was dispatched for{' or, to get a new trial, omit resume' if to_resume else ''}"
         )
         raise TrialNotFoundError(*key, why)
     return job, trial

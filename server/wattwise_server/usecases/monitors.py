@@ -32,7 +32,9 @@ def monitor_fault(monitor: MonitorKinds) -> str | None:
     if len(monitor.kinds) > MOST_KINDS:
         return f"has {len(monitor.kinds)} kinds; use at most {MOST_KINDS}"
     if monitor.quality is not EnergyQuality.MEASURED and not monitor.kinds:
-        return f"has the quality {monitor.quality.value} but no kinds; use at least one, such as 'estimate'"
+        return (
+            f"has the quality ENERGY_QUALITY_{monitor.quality.value} but no kinds; use at least one, such as 'estimate'"
+        )
     return None
 
 

@@ -56,6 +56,7 @@ from wattwise_server.usecases.lookup import (
     find_running_trial,
     find_trial,
     is_best_known,
+    job_id_faults,
     with_current_cost,
     with_notes,
 )
@@ -177,17 +178,18 @@ class Optimizer:
             NoBatchSizeLeftError: no batch size is left.
             InvalidRequestError: an id is empty or invalid, or a label is invalid.
         """
-        faults = label_faults(labels)
+        faults = job_id_faults(job_id)
         if fault := _launch_id_fault(launch_id):
-            faults.insert(0, Violation("launch_id", fault))
+            faults.append(Violation("launch_id", fault))
+        faults += label_faults(labels)
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
             if resume:
-                known: Trial | None = (await find_launch(tx, TrialKey(job_id, launch_id)))[1]
+                known: Trial | None = (await find_launch(tx, TrialKey(job_id, launch_id), to_resume=True))[1]
             elif (known := await tx.trial_of_launch(launch_id)) is None:
                 await check_not_deleted(tx, job_id, launch_id)
-            job = find_job(tx, job_id)
+            job = find_job(tx, job_id, to_register=True)
             if known is not None:
                 answer = await self._repeat_dispatch(tx, job, known, resume=resume)
             else:
@@ -305,10 +307,7 @@ class Optimizer:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
             InvalidRequestError: a trainer cannot give this reason.
         """
-        stated, reason = reason, known_reason(reason)
-        if reason not in TRAINER_END_REASONS:
-            names = " or ".join(f"END_REASON_{each.value}" for each in TRAINER_END_REASONS)
-            raise InvalidRequestError(Violation("end_reason", f"is reserved for the server; use {names}"))
+        stated, reason = reason, trainers_reason(reason)
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             if trial.lost:
@@ -421,6 +420,20 @@ class Optimizer:
             job = self._lifecycle.decide(tx, job, trial, verdict)
             await self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))
+
+
+def trainers_reason(stated: EndReason | UnknownEndReason | None) -> EndReason:
+    """Returns the reason for which a trainer ends its trial, as it is stored.
+
+    Raises:
+        InvalidRequestError: a trainer cannot give this reason.
+    """
+    known = known_reason(stated)
+    if known is None or known not in TRAINER_END_REASONS:
+        what = "reserved for the server" if known else "not set"
+        names = " or ".join(f"END_REASON_{each.value}" for each in TRAINER_END_REASONS)
+        raise InvalidRequestError(Violation("end_reason", f"is {what}; use {names}"))
+    return known
 
 
 def _launch_id_fault(launch_id: str) -> str | None:

@@ -145,7 +145,9 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
         found = _sample_faults(spec, sample)
         limit = sample.limit_watts_per_gpu
         if limit in seen:
-            found.append(("power_setting.limit_watts_per_gpu", f"{limit:g} is listed twice; report every limit once"))
+            found.append(
+                ("power_setting.limit_watts_per_gpu", f"{limit:g} is listed more than once; report every limit once")
+            )
         seen.add(limit)
         if sample.energy_joules is None and has_energy:
             found.append(("energy_joules", "is not set, but other samples have energy; set it in all samples or none"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import EndReason, HistoryEntry, HistoryKind, Job, Trial
+from wattwise_server.domain import EndReason, HistoryEntry, HistoryKind, Job, Trial, TrialOrigin
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     BatchSizeStatusChanged,
@@ -43,13 +43,12 @@ _CHANGES = {
     "trial excluded": HistoryKind.TRIAL_EXCLUDED,
     "trial included": HistoryKind.TRIAL_INCLUDED,
 }
-_LOST = "was lost: neither a report nor a heartbeat arrived before its lease expired"
 _ENDS = {
     EndReason.COMPLETED: (HistoryKind.TRIAL_FAILED, "completed without a decision"),
     EndReason.ERROR: (HistoryKind.TRIAL_FAILED, "crashed"),
     EndReason.OUT_OF_MEMORY: (HistoryKind.TRIAL_FAILED, "ran out of memory"),
     EndReason.PREEMPTED: (HistoryKind.TRIAL_INTERRUPTED, "was preempted"),
-    EndReason.LOST: (HistoryKind.TRIAL_INTERRUPTED, _LOST),
+    EndReason.LOST: (HistoryKind.TRIAL_INTERRUPTED, "was lost"),
 }
 
 
@@ -103,13 +102,16 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int | None, int | 
             message = f"registered with the batch sizes {sizes}, by default {job.spec.default_batch_size}"
             found = HistoryKind.JOB_REGISTERED, job.spec.job_id, message, None, None
         case JobDeleted(job, stopped):
-            message = f"deleted with its {job.num_trials} trials; running ones that were stopped: {stopped}"
+            trials = f"its {job.num_trials} trials" if job.num_trials != 1 else "its trial"
+            message = (
+                f"deleted with {trials if job.num_trials else 'no trials'}; running ones that were stopped: {stopped}"
+            )
             found = HistoryKind.JOB_DELETED, job.spec.job_id, message, None, None
         case JobChanged(job, change, batch_size, number):
             found = _CHANGES[change], job.spec.job_id, _changed(event), number, batch_size
         case TrialEnded(trial) if trial.end_reason in _ENDS:
             kind, what = _ENDS[trial.end_reason]
-            found = _of(trial, kind, f"{what}{_place(trial)}")
+            found = _of(trial, kind, f"{what}{_place(trial)}{_cause(trial)}")
         case TrialRevived(trial):
             found = _of(trial, HistoryKind.TRIAL_REVIVED, f"goes on{_place(trial)}")
         case TrialImported(trial, epochs):
@@ -144,6 +146,11 @@ def _of(
 
 def _place(trial: Trial) -> str:
     return f" after epoch {trial.last.epoch}" if trial.last else " before its first report"
+
+
+def _cause(trial: Trial) -> str:
+    lost = trial.end_reason is EndReason.LOST and trial.origin is not TrialOrigin.IMPORTED
+    return ": its lease expired without a report or a heartbeat" if lost else ""
 
 
 def _changed(event: JobChanged) -> str:

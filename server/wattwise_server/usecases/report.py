@@ -119,7 +119,9 @@ def shrink_faults(last: Measurement, measurement: Measurement) -> Faults:
 
 def power_limit_fault(watts: float) -> str | None:
     """What is wrong with a power limit; None if nothing is."""
-    return None if 0 < watts < math.inf else f"is {watts}; use the limit of one GPU in watts, above 0 and finite"
+    return (
+        None if 0 < watts < math.inf else f"is {_number(watts)}; use the limit of one GPU in watts, above 0 and finite"
+    )
 
 
 _TOO_LARGE = f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"
@@ -135,7 +137,11 @@ def _sum_faults(where: str, time_seconds: float, energy_joules: float | None) ->
 
 
 def _bad_sum(value: float, least: str) -> str:
-    return f"is {value}; report the sum since the trial's first epoch, {least} and at most {LARGEST_SUM:g}"
+    return f"is {_number(value)}; report the sum since the trial's first epoch, {least} and at most {LARGEST_SUM:g}"
+
+
+def _number(value: float) -> str:
+    return str(value) if value else "not set, or 0"
 
 
 def _order_faults(last: Measurement, measurement: Measurement) -> Faults:

@@ -117,7 +117,7 @@ def test_exit_becomes_the_end_reason(
     assert done.returncode == 1
     assert "default batch size 16" in done.stderr
     advice = {
-        v1.END_REASON_MAX_EPOCHS: "an easier target_metric",
+        v1.END_REASON_MAX_EPOCHS: "an easier target",
         v1.END_REASON_OUT_OF_MEMORY: "smaller batch sizes",
     }
     assert advice.get(end_reason, "ix the command") in done.stderr

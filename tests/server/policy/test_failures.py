@@ -299,7 +299,7 @@ def test_states_of_batch_sizes() -> None:
 )
 def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
     """The reason of an available batch size says how many of its trials reached the target, missed it, and failed."""
-    assert state(Search(Stage.BANDIT, (Arm(8), arm), 0, 8), arm, "j") == (Status.AVAILABLE, f"of its trials {known}")
+    assert state(Search(Stage.BANDIT, (Arm(8), arm), 0, 8), arm, "j") == (Status.AVAILABLE, f"its trials: {known}")
 
 
 def test_state_of_what_was_pruned_by_its_own_miss() -> None:
@@ -348,8 +348,8 @@ def test_advice_once_everything_has_missed() -> None:
     late = job.dispatch(16)
     job.decide(job.dispatch(16), 100, converged=False)
     missed = advice(job.search, "j")
-    assert "under a new job_id with other batch_sizes that fit into memory, an easier target_metric" in missed
-    assert "ended undecided: 32; out of memory: 64): register" in missed
+    assert "under a new job_id with other batch_sizes that fit into memory, an easier target" in missed
+    assert "ended undecided: 32; out of memory: 64; missed the target: 8, 16): register" in missed
     assert missed.endswith("`wattwise jobs reset j` begins the search again")
     job.decide(late, 100)
     assert advice(job.search, "j") == ""

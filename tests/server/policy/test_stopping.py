@@ -101,7 +101,7 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
     assert decision(SPEC, failed)[4:9] == (EndReason.ERROR, 2, 4.0, 7.0, None)
     for reason, resumes in ((EndReason.PREEMPTED, True), (EndReason.ERROR, False)):
         message = decision(SPEC, failed._replace(status=undecided(reason), end_reason=reason)).message
-        assert f"trial 3 of job 'job' was ended by its trainer ({reason.value})" in message
+        assert f"trial 3 of job 'job' was ended by its trainer (END_REASON_{reason.value})" in message
         asked = "ask for a new batch size"
         assert message.endswith(f"; {asked}, or resume it from a checkpoint" if resumes else f"; {asked}")
 

@@ -205,7 +205,12 @@ def _set_excluded(client: Client, args: argparse.Namespace) -> int:
     what = "excluded" if args.excluded else "included"
     size = answer.trial.batch_size
     text = f"{what.capitalize()} trial {args.trial_number} of {args.job_id}, with batch size {size}."
-    if before is args.excluded:
+    if answer.trial.excluded is not args.excluded:
+        text = (
+            f"Trial {args.trial_number} of {args.job_id} does not count, because the search was reset after trial "
+            f"{answer.job.reset_after}: nothing has changed."
+        )
+    elif before is args.excluded:
         text = f"In {args.job_id}, trial {args.trial_number} is {what} already: nothing has changed."
     return _answer(args, answer, text)
 

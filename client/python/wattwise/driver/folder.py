@@ -29,7 +29,7 @@ from wattwise.rpc.address import server_of
 from wattwise.rpc.client import new_id
 
 ADVICE = (
-    "register the job under a new job_id with other batch_sizes, an easier target_metric, a larger max_epochs or a "
+    "register the job under a new job_id with other batch_sizes, an easier target, a larger max_epochs or a "
     "larger beta_knob"
 )
 """Against missed targets, in the server's words."""

@@ -89,7 +89,7 @@ def _batch_size_faults(sent: v1.JobSpec) -> Iterator[tuple[str, str]]:
         if size <= 0:
             yield "batch_sizes", f"{size} is not positive; list sizes of 1 and more"
         if count > 1:
-            yield "batch_sizes", f"{size} is listed {count} times; list every batch size once"
+            yield "batch_sizes", f"{size} is listed more than once; list every batch size once"
     if sizes and sent.default_batch_size not in sizes:
         listed = ", ".join(map(str, dict.fromkeys(sizes)))
         yield "default_batch_size", f"{sent.default_batch_size} is not among batch_sizes ({listed}); use one of them"
@@ -102,7 +102,7 @@ def _prior_faults(job_id: str, priors: Sequence[str]) -> Iterator[tuple[str, str
         if fault := _identifier_fault(name):
             yield "prior_job_ids", f"has an id that {fault}"
         if count > 1:
-            yield "prior_job_ids", f"{name!r} is listed {count} times; list every job once"
+            yield "prior_job_ids", f"{name!r} is listed more than once; list every job once"
     if job_id in priors:
         yield "prior_job_ids", "names the job itself; list jobs that were registered before"
 

@@ -117,9 +117,10 @@ class JobControlServicer(object):
 
     def SetTrialExcluded(self, request, context):
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-        trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-        which cannot count again.
+        profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+        does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+        INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+        count again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,9 +50,10 @@ class JobControlStub:
     """
     SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-    trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-    which cannot count again.
+    profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+    does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+    INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+    count again.
     """
     SetBatchSizeBanned: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]
     """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
@@ -121,9 +122,10 @@ class JobControlAsyncStub(JobControlStub):
     """
     SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-    trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-    which cannot count again.
+    profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+    does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+    INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+    count again.
     """
     SetBatchSizeBanned: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]  # type: ignore[assignment]
     """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
@@ -207,9 +209,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetTrialExcludedResponse, _abc.Awaitable[_job_control_pb2.SetTrialExcludedResponse]]:
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-        trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-        which cannot count again.
+        profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+        does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+        INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+        count again.
         """
 
     @_abc_1.abstractmethod

@@ -321,7 +321,7 @@ def first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[n
     if tries(place) != least:
         why = f"{size} is {chosen}, and is tried again after a failure"
     return place, (
-        f"no allowed batch size has reached the target{' in the window' if spec.window_size else ' yet'}; "
+        f"no available batch size has reached the target{' in the window' if spec.window_size else ' yet'}; "
         f"{why} ({of_size})"
         f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )

@@ -223,7 +223,7 @@ def test_reason_before_the_first_success(window: int, when: str) -> None:
     job.next()
     reasons.append(job.choose())
     nothing, near = (
-        f"no allowed batch size has reached the target {when};",
+        f"no available batch size has reached the target {when};",
         "16 is the nearest to the default",
     )
     assert reasons == [

@@ -103,7 +103,7 @@ def test_plan_holds_until_a_trial_has_ended() -> None:
             job.fail(first, ERROR)
         else:
             job.run(first, None, 100.0)
-        assert "no allowed batch size has reached the target yet" in choice_of(job).reason
+        assert "no available batch size has reached the target yet" in choice_of(job).reason
     job = kg_job(max_epochs=100)
     trials, _ = wave(job, 3)
     end(job, trials[:1])
@@ -167,7 +167,7 @@ def test_plan_ends_with_the_last_of_the_default() -> None:
     for trial in trials[:2]:
         assert "of batch size 32 " in choice_of(job).reason
         job.run(trial, None, 100.0)
-    assert "no allowed batch size has reached the target yet" in choice_of(job).reason
+    assert "no available batch size has reached the target yet" in choice_of(job).reason
 
 
 def test_without_plans_the_wave_spreads() -> None:

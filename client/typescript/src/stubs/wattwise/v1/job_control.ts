@@ -1681,9 +1681,10 @@ export const JobControlService = {
   },
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-   * trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-   * which cannot count again.
+   * profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+   * does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+   * INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+   * count again.
    */
   setTrialExcluded: {
     path: "/wattwise.v1.JobControl/SetTrialExcluded" as const,
@@ -1834,9 +1835,10 @@ export interface JobControlServer extends UntypedServiceImplementation {
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-   * trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-   * which cannot count again.
+   * profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+   * does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+   * INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+   * count again.
    */
   setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
   /**
@@ -1937,9 +1939,10 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. A retry changes nothing. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the
-   * trial was deleted with its job; INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for a trial from before a reset,
-   * which cannot count again.
+   * profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
+   * does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
+   * INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
+   * count again.
    */
   setTrialExcluded(
     request: SetTrialExcludedRequest,
