@@ -199,10 +199,10 @@ Error::Error(const grpc::Status& status) : std::runtime_error(shown(status.error
   }
 }
 
-Error Error::missing_metric(const std::string& field) {
+Error Error::missing_metric(const std::string& reason, const std::string& field) {
   const std::string fault = "is not set; set the validation metric after the epoch, or NaN if training has diverged";
   Error error(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, field + " " + fault));
-  error.reason = "ERROR_REASON_INVALID_RESULT";
+  error.reason = reason;
   error.violations.push_back({field, fault});
   return error;
 }
@@ -339,7 +339,7 @@ v1::GetNextBatchSizeResponse Client::next(const v1::GetNextBatchSizeRequest& req
 }
 
 v1::Decision Client::report_result(const v1::TrainingResult& result, Timeout call_timeout) {
-  if (!result.measurement().has_metric()) throw Error::missing_metric("result.measurement.metric");
+  if (!result.measurement().has_metric()) throw Error::missing_metric("ERROR_REASON_INVALID_RESULT", "result.measurement.metric");
   v1::ReportResultRequest request;
   *request.mutable_result() = result;
   auto response = call(&v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout);
@@ -376,7 +376,7 @@ v1::Trial Client::lookup_trial(const std::string& job_id, const std::string& lau
 v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout) {
   for (int place = 0; place < trial.measurements_size(); ++place) {
     if (!trial.measurements(place).has_metric()) {
-      throw Error::missing_metric("measurements[" + std::to_string(place) + "].metric");
+      throw Error::missing_metric("ERROR_REASON_INVALID_REQUEST", "measurements[" + std::to_string(place) + "].metric");
     }
   }
   auto response = call(&v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);

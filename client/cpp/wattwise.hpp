@@ -27,7 +27,7 @@ class Error : public std::runtime_error {
  public:
   explicit Error(const grpc::Status& status);
   // A request that was not sent, because a measurement in it has no metric.
-  static Error missing_metric(const std::string& field);
+  static Error missing_metric(const std::string& reason, const std::string& field);
   // An answer that is incomplete, unusable or about something else: the server is faulty, or another one.
   static Error invalid_answer(const std::string& call, const std::string& fault);
 

@@ -241,7 +241,7 @@ func (c *Client) checkNext(response *v1.GetNextBatchSizeResponse, request *v1.Ge
 // ReportResult reports an epoch with the sums since the trial's first epoch. A result without a metric is not sent.
 func (c *Client) ReportResult(ctx context.Context, result *v1.TrainingResult) (decision *v1.Decision, err error) {
 	if result.Measurement == nil || result.Measurement.Metric == nil {
-		return nil, missingMetric("result.measurement.metric")
+		return nil, missingMetric("ERROR_REASON_INVALID_RESULT", "result.measurement.metric")
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) error {
 		response, err := c.Trainer.ReportResult(ctx, &v1.ReportResultRequest{Result: result})
@@ -299,7 +299,7 @@ func (c *Client) LookupTrial(ctx context.Context, jobID, launchID string) (trial
 func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest) (response *v1.ImportTrialResponse, err error) {
 	for place, measured := range request.Measurements {
 		if measured.Metric == nil {
-			return nil, missingMetric(fmt.Sprintf("measurements[%d].metric", place))
+			return nil, missingMetric("ERROR_REASON_INVALID_REQUEST", fmt.Sprintf("measurements[%d].metric", place))
 		}
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {

@@ -63,12 +63,12 @@ func denied(err error) bool {
 }
 
 // missingMetric is the error of a measurement without a metric, which is not sent.
-func missingMetric(field string) error {
+func missingMetric(reason, field string) error {
 	fault := &errdetails.BadRequest_FieldViolation{
 		Field: field, Description: "is not set; set the validation metric after the epoch, or NaN if training has diverged",
 	}
 	return &Error{
-		Code: codes.InvalidArgument, Message: field + " " + fault.Description, Reason: "ERROR_REASON_INVALID_RESULT",
+		Code: codes.InvalidArgument, Message: field + " " + fault.Description, Reason: reason,
 		Violations: []*errdetails.BadRequest_FieldViolation{fault},
 	}
 }

@@ -231,7 +231,7 @@ class TooManyStreamsError(ServiceError):
 
 
 class StorageUnavailableError(ServiceError):
-    """The database could not be read or written; nothing that the call wrote was kept."""
+    """The database could not be read or written; if it broke off during a commit, the call may have been saved."""
 
     reason = "ERROR_REASON_STORAGE_UNAVAILABLE"
     retryable = True

@@ -98,6 +98,17 @@ def test_fields_that_a_caller_may_send() -> None:
     assert not [field for field in optional if not field.comment.startswith(("Required", "Output only.", "Unset:"))]
 
 
+def test_fields_that_only_the_server_sends() -> None:
+    """Output only marks a field of a message that callers send, too; the fields of all others need no mark."""
+    contract = read_contract()
+    messages = sent(contract)
+    assert not [
+        f"{field.owner}.{field.name}"
+        for field in contract.fields
+        if field.owner not in messages and "Output only" in field.comment
+    ]
+
+
 def test_scalar_fields_without_presence() -> None:
     """The comment of such a field names its zero: a server cannot tell an unset one from 0, an empty text or false."""
     scalars = {"bool", "bytes", "double", "float", "int32", "int64", "string", "uint32", "uint64"}

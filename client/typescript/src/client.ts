@@ -300,7 +300,7 @@ export class Client implements TrialCalls {
    * retry; the job must be registered.
    */
   async importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
-    trial.measurements?.forEach((measured, place) => checkNumbers(measured, `measurements[${place}]`));
+    trial.measurements?.forEach((measured, place) => checkNumbers(measured, `measurements[${place}]`, true));
     const request = ImportTrialRequest.fromPartial(trial);
     const answer = await this.#call(TRAINER, (stub) => stub.importTrial, request, options);
     checkedTrial("ImportTrial", answer.trial, request);

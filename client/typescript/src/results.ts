@@ -2,7 +2,7 @@
 
 import type { ClientDuplexStream, ServiceError } from "@grpc/grpc-js";
 import { checkedDecision } from "./answers.js";
-import { fromServiceError, InvalidResultError, WattwiseError } from "./errors.js";
+import { fromServiceError, InvalidRequestError, InvalidResultError, WattwiseError } from "./errors.js";
 import { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 import type { StreamResultsRequest, StreamResultsResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { type Decision, Measurement, type TrainingResult, type TrialId } from "./stubs/wattwise/v1/trial.js";
@@ -13,7 +13,7 @@ const OPTIONAL = ["energyJoules"] as const;
 const KNOWN = new Set(Object.keys(Measurement.fromPartial({})));
 
 /** Throws if a required number is missing, or a name is unknown, which would not be sent. Only a metric may be NaN. */
-export function checkNumbers(report: Partial<Measurement>, where: string): void {
+export function checkNumbers(report: Partial<Measurement>, where: string, imported = false): void {
   const missing = [...NUMBERS, ...OPTIONAL.filter((name) => report[name] !== undefined)].filter((name) => {
     const value: unknown = report[name];
     return typeof value !== "number" || (name !== "metric" && Number.isNaN(value));
@@ -29,8 +29,11 @@ export function checkNumbers(report: Partial<Measurement>, where: string): void 
     ];
     const faults = violations.map(({ field, description }) => `${field} ${description}`).join("; ");
     const message = `${faults}: pass numbers under the names of Measurement, and NaN as the metric if training has diverged`;
-    const reason = ErrorReason.ERROR_REASON_INVALID_RESULT;
-    throw new InvalidResultError(message, { reason, status: "INVALID_ARGUMENT", violations });
+    const refusal = { status: "INVALID_ARGUMENT", violations } as const;
+    if (imported) {
+      throw new InvalidRequestError(message, { ...refusal, reason: ErrorReason.ERROR_REASON_INVALID_REQUEST });
+    }
+    throw new InvalidResultError(message, { ...refusal, reason: ErrorReason.ERROR_REASON_INVALID_RESULT });
   }
 }
 

@@ -13,6 +13,7 @@ import {
   EndReason,
   ErrorReason,
   InvalidJobSpecError,
+  InvalidRequestError,
   InvalidResultError,
   Direction,
   JobDiffersError,
@@ -86,14 +87,16 @@ test("a missing number is refused before anything is sent, and NaN is a metric",
     for (const wrong of [...left, { ...numbers, [name]: null }, { ...numbers, [name]: "1" }]) {
       const report = wrong as unknown as typeof numbers;
       const measurements = [Measurement.fromPartial(numbers), wrong as unknown as Measurement];
-      for (const call of [
-        () => trial.report(report),
-        () => client.reportResult({ trial: trial.id, measurement: report }),
-        () => client.importTrial({ jobId: trial.id.jobId, launchId: "r", batchSize: 16, measurements }),
-      ]) {
+      const ofResult = [InvalidResultError, ErrorReason.ERROR_REASON_INVALID_RESULT] as const;
+      const ofRequest = [InvalidRequestError, ErrorReason.ERROR_REASON_INVALID_REQUEST] as const;
+      for (const [call, [type, reason]] of [
+        [() => trial.report(report), ofResult],
+        [() => client.reportResult({ trial: trial.id, measurement: report }), ofResult],
+        [() => client.importTrial({ jobId: trial.id.jobId, launchId: "r", batchSize: 16, measurements }), ofRequest],
+      ] as const) {
         await assert.rejects(call, (error) => {
-          assert(error instanceof InvalidResultError);
-          assert.equal(error.reason, ErrorReason.ERROR_REASON_INVALID_RESULT);
+          assert(error instanceof type);
+          assert.equal(error.reason, reason);
           assert.equal(error.callId, "");
           return true;
         });

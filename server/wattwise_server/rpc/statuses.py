@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from wattwise_server.domain import MAX_ID_LENGTH
 from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.logs import REFUSED, log_event, log_exception, logged_reason
@@ -49,7 +50,9 @@ _LOGGED_AS_WARNINGS = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICA
 MESSAGE_BYTES = 1000
 METADATA_BYTES = 1500
 FAULTS_BYTES = 1500
-"""Encoded sizes. Clients reject trailers above 8 KiB, and with them the whole response."""
+"""Encoded sizes, ids aside. Clients reject trailers above 8 KiB, and with them the whole response."""
+
+_IDS = ("job_id", "launch_id", "trial_number", "job_id_prefix", "token_id")
 
 Details: TypeAlias = tuple[grpc.StatusCode, str, status_pb2.Status]
 
@@ -67,7 +70,9 @@ def details_of(error: ServiceError) -> Details:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMilliseconds(round(error.retry_seconds * 1000))
         extra.append(retry)
-    return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
+    return _details(
+        _CODES[error.reason], _short(error.message, MESSAGE_BYTES, _quoted_size), error.reason, metadata, extra
+    )
 
 
 def _log_refusal(error: ServiceError) -> None:
@@ -80,30 +85,40 @@ def _log_refusal(error: ServiceError) -> None:
     log_event(log, level, REFUSED, code=code.name, reason=logged_reason(error.reason), message=error.message)
 
 
-def _size(text: str) -> int:
-    """Bytes of a text on the wire, where gRPC percent-encodes everything that is not ASCII."""
+def _quoted_size(text: str) -> int:
+    """Bytes of a message on the wire, where gRPC percent-encodes everything that is not ASCII."""
     return len(quote(text, safe=string.printable))
 
 
-def _short(text: str, most: int) -> str:
-    if _size(text) <= most:
+def _size(text: str) -> int:
+    """Bytes of a text in the details of a status."""
+    return len(text.encode())
+
+
+def _short(text: str, most: int, size: Callable[[str], int] = _size) -> str:
+    if size(text) <= most:
         return text
     text = text[:most]
-    while _size(text) > most - 9:
+    while size(text) > most - 9:
         text = text[: int(len(text) * 0.9)]
     return f"{text}…"
 
 
 def _fitting(metadata: Mapping[str, str]) -> dict[str, str]:
     kept: dict[str, str] = {}
-    room = METADATA_BYTES
+    room, omitted = METADATA_BYTES, 0
     for key, value in metadata.items():
+        if key in _IDS and len(value) <= MAX_ID_LENGTH:
+            # A program looks it up. There are at most two in an error, of 800 bytes each.
+            kept[key] = value
+            continue
         short = _short(value, METADATA_BYTES // 3)
         room -= _size(key) + _size(short)
         if room < 0:
-            return {**kept, "more": f"{len(metadata) - len(kept)} more omitted"}
-        kept[key] = short
-    return kept
+            omitted += 1
+        else:
+            kept[key] = short
+    return {**kept, "more": f"{omitted} more omitted"} if omitted else kept
 
 
 def _fitting_violations(violations: Sequence[Violation]) -> list[Violation]:

@@ -13,6 +13,7 @@ import pytest
 from wattwise import (
     Client,
     DeadlineError,
+    InvalidRequestError,
     InvalidResultError,
     JobNotFoundError,
     OperationOrderError,
@@ -87,9 +88,10 @@ def test_metric_that_is_missing(grpc_addr: str) -> None:
         request = v1.ImportTrialRequest(job_id=trial.id.job_id, launch_id="r", batch_size=trial.batch_size)
         request.measurements.add(epoch=1, time_seconds=1, metric=0.0)
         request.measurements.add(epoch=2, time_seconds=2)
-        with pytest.raises(InvalidResultError) as refusal:
+        with pytest.raises(InvalidRequestError) as invalid:
             client.import_trial(request)
-        assert [fault.field for fault in refusal.value.violations] == ["measurements[1].metric"]
+        assert [fault.field for fault in invalid.value.violations] == ["measurements[1].metric"]
+        assert invalid.value.reason == "ERROR_REASON_INVALID_REQUEST"
         result = v1.TrainingResult(
             trial=trial.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.0, epoch=1)
         )

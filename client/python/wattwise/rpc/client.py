@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,14 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
-from wattwise.errors import InvalidJobSpecError, InvalidResultError, JobDiffersError, Violation, log
+from wattwise.errors import (
+    InvalidJobSpecError,
+    InvalidRequestError,
+    InvalidResultError,
+    JobDiffersError,
+    Violation,
+    log,
+)
 from wattwise.rpc import answers
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
@@ -71,13 +78,15 @@ def _name_of(request: Message) -> str:
     return type(request).__name__.removesuffix("Request")
 
 
-def _check_metric(measured: v1.Measurement, where: str) -> None:
-    """Raises `InvalidResultError` if a measurement has no metric: sent as 0, it may have reached a target."""
-    if not measured.HasField("metric"):
-        fault = Violation(f"{where}.metric", "is not set; set the validation metric after the epoch, or NaN")
-        raise InvalidResultError(
-            f"{fault.field} {fault.description}", reason="ERROR_REASON_INVALID_RESULT", violations=[fault]
-        )
+def _metric_faults(measured: v1.Measurement, where: str) -> Sequence[Violation]:
+    """The fault of a measurement without a metric: sent as 0, it may have reached a target."""
+    if measured.HasField("metric"):
+        return []
+    return [Violation(f"{where}.metric", "is not set; set the validation metric after the epoch, or NaN")]
+
+
+def _listed(faults: Sequence[Violation]) -> str:
+    return "; ".join(f"{fault.field} {fault.description}" for fault in faults)
 
 
 class Client:
@@ -236,7 +245,8 @@ class Client:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        _check_metric(result.measurement, "result.measurement")
+        if faults := _metric_faults(result.measurement, "result.measurement"):
+            raise InvalidResultError(_listed(faults), reason="ERROR_REASON_INVALID_RESULT", violations=faults)
         request = v1.ReportResultRequest(result=result)
         call = self._call(lambda link: link.optimizer.ReportResult, request, timeout, answers.checked_decision)
         return call.decision
@@ -291,12 +301,14 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidRequestError, InvalidResultError: if a field or a measurement is invalid; nothing is recorded.
+            InvalidRequestError: if a field or a measurement is invalid; nothing is recorded.
             JobNotFoundError: if the job is not registered.
             TrialDeletedError: if the trial was deleted with its job.
         """
-        for place, measurement in enumerate(request.measurements):
-            _check_metric(measurement, f"measurements[{place}]")
+        measurements = enumerate(request.measurements)
+        faults = [fault for place, each in measurements for fault in _metric_faults(each, f"measurements[{place}]")]
+        if faults:
+            raise InvalidRequestError(_listed(faults), reason="ERROR_REASON_INVALID_REQUEST", violations=faults)
 
         def check(answer: v1.ImportTrialResponse) -> None:
             answers.check_trial(answer.trial, request.job_id, request.launch_id)

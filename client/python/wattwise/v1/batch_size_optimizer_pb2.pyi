@@ -67,7 +67,9 @@ class RegisterJobRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.JobSpec:
-        """Required. The job's configuration. Send what this launch sets, never the spec of a response: its fields are all set."""
+        """Required. The job's configuration. Send what this launch sets, never the spec of a response, which has the defaults filled
+        in.
+        """
 
     def __init__(
         self,
@@ -91,7 +93,9 @@ class RegisterJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     created: _builtins.bool
-    """True if this call created the job; false if it was registered before with the identical configuration."""
+    """True if this call created the job. False: it was registered before, and its configuration agrees with the request, where
+    unset fields match as JobSpec says.
+    """
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job's current state, with all defaults filled in. Always set."""
@@ -145,7 +149,7 @@ class GetNextBatchSizeRequest(_message.Message):
     """Required. The job to launch."""
     launch_id: _builtins.str
     """Required. A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
-    state, and never dispatch a second one. At most 200 characters.
+    state, and never dispatch a second one. At most 200 characters, without control characters.
     """
     resume: _builtins.bool
     """False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing. True if the launch
@@ -255,7 +259,7 @@ Global___ReportResultResponse: _TypeAlias = ReportResultResponse  # noqa: Y015
 
 @_typing.final
 class StreamResultsRequest(_message.Message):
-    """A message from a trainer on its stream. All messages on one stream must be about the same trial."""
+    """A message from a trainer on its stream, of at most 16 KiB. All messages on one stream must be about the same trial."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -428,9 +432,9 @@ class ImportTrialRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     launch_id: _builtins.str
-    """Required. At most 200 characters. A UUID for the trial: the launch_id of its launch, or one that the client generates once
-    per trial. Calls with the same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the
-    measurements after its last epoch are added to that trial, and it ends as if they had been reported.
+    """Required. At most 200 characters, without control characters. A UUID for the trial: the launch_id of its launch, or one
+    that the client generates once per trial. Calls with the same id record the trial once. If GetNextBatchSize dispatched a
+    trial for this id, the measurements after its last epoch are added to that trial, and it ends as if they had been reported.
     """
     batch_size: _builtins.int
     """Required. The batch size of the trial. One of the job's, and that of the dispatched trial if there is one."""

@@ -111,9 +111,9 @@ class BatchSizeOptimizerServicer(object):
     def GetNextBatchSize(self, request, context):
         """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
         lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-        TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-        TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+        state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+        trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+        if the launch has no trial.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,8 +122,9 @@ class BatchSizeOptimizerServicer(object):
     def ReportResult(self, request, context):
         """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
         every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-        trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-        TRIAL_NOT_FOUND, TRIAL_DELETED.
+        trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+        newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+        INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,8 +134,9 @@ class BatchSizeOptimizerServicer(object):
         """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
         answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
         soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-        what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-        INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+        what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+        its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+        INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,17 +144,18 @@ class BatchSizeOptimizerServicer(object):
 
     def Heartbeat(self, request, context):
         """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-        heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-        TRIAL_DELETED.
+        heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+        exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+        END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndTrial(self, request, context):
-        """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-        training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-        INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        """Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+        this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+        the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,7 +165,8 @@ class BatchSizeOptimizerServicer(object):
         """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
         trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
         nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-        validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+        validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+        TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,7 +175,7 @@ class BatchSizeOptimizerServicer(object):
     def LookupTrial(self, request, context):
         """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
         not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-        retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,8 +184,8 @@ class BatchSizeOptimizerServicer(object):
     def AcquirePowerLimit(self, request, context):
         """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
         UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-        limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-        JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+        TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,7 +194,7 @@ class BatchSizeOptimizerServicer(object):
     def ReportPowerProfile(self, request, context):
         """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
         for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-        Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,54 +46,58 @@ class BatchSizeOptimizerStub:
     GetNextBatchSize: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]
     """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
     lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-    TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-    TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+    state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+    trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+    if the launch has no trial.
     """
     ReportResult: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]
     """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
     every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-    trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-    TRIAL_NOT_FOUND, TRIAL_DELETED.
+    trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+    newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+    INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
     """
     StreamResults: _grpc.StreamStreamMultiCallable[_batch_size_optimizer_pb2.StreamResultsRequest, _batch_size_optimizer_pb2.StreamResultsResponse]
     """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
     answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
     soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-    what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-    INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+    what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+    its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+    INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.HeartbeatRequest, _batch_size_optimizer_pb2.HeartbeatResponse]
     """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-    heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-    TRIAL_DELETED.
+    heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+    exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+    END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
     """
     EndTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.EndTrialRequest, _batch_size_optimizer_pb2.EndTrialResponse]
-    """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-    training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-    INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    """Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+    this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+    the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ImportTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ImportTrialRequest, _batch_size_optimizer_pb2.ImportTrialResponse]
     """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
     trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
     nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-    validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+    validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+    TRIAL_DELETED.
     """
     LookupTrial: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.LookupTrialRequest, _batch_size_optimizer_pb2.LookupTrialResponse]
     """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
     not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-    retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     AcquirePowerLimit: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]
     """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
     UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-    limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-    JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+    TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ReportPowerProfile: _grpc.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]
     """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
     for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-    Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
 
 @_typing.type_check_only
@@ -114,54 +118,58 @@ class BatchSizeOptimizerAsyncStub(BatchSizeOptimizerStub):
     GetNextBatchSize: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.GetNextBatchSizeRequest, _batch_size_optimizer_pb2.GetNextBatchSizeResponse]  # type: ignore[assignment]
     """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
     lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-    state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-    TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-    TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+    state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+    trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+    if the launch has no trial.
     """
     ReportResult: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportResultRequest, _batch_size_optimizer_pb2.ReportResultResponse]  # type: ignore[assignment]
     """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
     every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-    trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-    TRIAL_NOT_FOUND, TRIAL_DELETED.
+    trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+    newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+    INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
     """
     StreamResults: _aio.StreamStreamMultiCallable[_batch_size_optimizer_pb2.StreamResultsRequest, _batch_size_optimizer_pb2.StreamResultsResponse]  # type: ignore[assignment]
     """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
     answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
     soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-    what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-    INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+    what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+    its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+    INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.HeartbeatRequest, _batch_size_optimizer_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-    heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-    TRIAL_DELETED.
+    heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+    exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+    END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
     """
     EndTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.EndTrialRequest, _batch_size_optimizer_pb2.EndTrialResponse]  # type: ignore[assignment]
-    """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-    training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-    INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    """Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+    this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+    the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ImportTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ImportTrialRequest, _batch_size_optimizer_pb2.ImportTrialResponse]  # type: ignore[assignment]
     """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
     trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
     nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-    validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+    validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+    TRIAL_DELETED.
     """
     LookupTrial: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.LookupTrialRequest, _batch_size_optimizer_pb2.LookupTrialResponse]  # type: ignore[assignment]
     """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
     not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-    retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     AcquirePowerLimit: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.AcquirePowerLimitRequest, _batch_size_optimizer_pb2.AcquirePowerLimitResponse]  # type: ignore[assignment]
     """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
     UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-    limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-    JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+    TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
     ReportPowerProfile: _aio.UnaryUnaryMultiCallable[_batch_size_optimizer_pb2.ReportPowerProfileRequest, _batch_size_optimizer_pb2.ReportPowerProfileResponse]  # type: ignore[assignment]
     """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
     for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-    Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+    Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
     """
 
 class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
@@ -191,9 +199,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_batch_size_optimizer_pb2.GetNextBatchSizeResponse, _abc.Awaitable[_batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
         """Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
         lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-        state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-        TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-        TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+        state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+        trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+        if the launch has no trial.
         """
 
     @_abc_1.abstractmethod
@@ -204,8 +212,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_batch_size_optimizer_pb2.ReportResultResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportResultResponse]]:
         """Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
         every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-        trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-        TRIAL_NOT_FOUND, TRIAL_DELETED.
+        trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+        newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+        INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod
@@ -217,8 +226,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
         answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
         soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-        what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-        INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+        what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+        its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+        INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
         """
 
     @_abc_1.abstractmethod
@@ -228,8 +238,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.HeartbeatResponse, _abc.Awaitable[_batch_size_optimizer_pb2.HeartbeatResponse]]:
         """Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-        heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-        TRIAL_DELETED.
+        heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+        exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+        END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod
@@ -238,9 +249,9 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         request: _batch_size_optimizer_pb2.EndTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_batch_size_optimizer_pb2.EndTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.EndTrialResponse]]:
-        """Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-        training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-        INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        """Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+        this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+        the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -252,7 +263,8 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
         """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
         trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
         nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-        validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+        validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+        TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -263,7 +275,7 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_batch_size_optimizer_pb2.LookupTrialResponse, _abc.Awaitable[_batch_size_optimizer_pb2.LookupTrialResponse]]:
         """Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
         not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-        retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -274,8 +286,8 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_batch_size_optimizer_pb2.AcquirePowerLimitResponse, _abc.Awaitable[_batch_size_optimizer_pb2.AcquirePowerLimitResponse]]:
         """Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
         UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-        limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-        JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+        TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
     @_abc_1.abstractmethod
@@ -286,7 +298,7 @@ class BatchSizeOptimizerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_batch_size_optimizer_pb2.ReportPowerProfileResponse, _abc.Awaitable[_batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
         """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
         for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-        Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+        Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
         """
 
 def add_BatchSizeOptimizerServicer_to_server(servicer: BatchSizeOptimizerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class JobControlStub(object):
-    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
-    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+    retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have; see ErrorReason.
     """
 
     def __init__(self, channel):
@@ -90,16 +90,17 @@ class JobControlStub(object):
 
 
 class JobControlServicer(object):
-    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
-    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+    retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have; see ErrorReason.
     """
 
     def DeleteJob(self, request, context):
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
         decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-        numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-        job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+        numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+        same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+        JOB_NOT_FOUND without allow_missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,8 +109,9 @@ class JobControlServicer(object):
     def ResetJob(self, request, context):
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
         A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-        banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-        JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+        banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+        requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+        INVALID_REQUEST without a request_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,10 +119,10 @@ class JobControlServicer(object):
 
     def SetTrialExcluded(self, request, context):
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-        does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-        INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-        count again.
+        profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+        nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+        TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+        NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,19 +162,19 @@ class JobControlServicer(object):
 
     def SetJobPaused(self, request, context):
         """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-        none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-        INVALID_REQUEST if `paused` is unset.
+        none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+        retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RequestBaseline(self, request, context):
-        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-        a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-        that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-        JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-        of memory.
+        """Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+        alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+        is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+        size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+        the default batch size is banned, pruned or out of memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,8 +193,9 @@ class JobControlServicer(object):
     def SetJobPolicy(self, request, context):
         """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
         policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-        and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-        all faults of the policy at once, fields that the server does not know among them.
+        and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+        retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+        server does not know among them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -260,9 +263,9 @@ def add_JobControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobControl(object):
-    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
-    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+    retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have; see ErrorReason.
     """
 
     @staticmethod

@@ -27,9 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobControlStub:
-    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
-    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+    retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have; see ErrorReason.
     """
 
     @_typing.overload
@@ -39,21 +39,23 @@ class JobControlStub:
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
     decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-    numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-    job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+    numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+    same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+    JOB_NOT_FOUND without allow_missing.
     """
     ResetJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
     A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-    banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-    JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+    banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+    requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+    INVALID_REQUEST without a request_id.
     """
     SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-    does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-    INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-    count again.
+    profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+    nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+    TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+    NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
     """
     SetBatchSizeBanned: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]
     """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
@@ -77,15 +79,15 @@ class JobControlStub:
     """
     SetJobPaused: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-    none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-    INVALID_REQUEST if `paused` is unset.
+    none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+    retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
     """
     RequestBaseline: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.RequestBaselineRequest, _job_control_pb2.RequestBaselineResponse]
-    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-    a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-    that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-    JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-    of memory.
+    """Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+    alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+    is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+    size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+    the default batch size is banned, pruned or out of memory.
     """
     SetBaselineEvery: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetBaselineEveryRequest, _job_control_pb2.SetBaselineEveryResponse]
     """Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
@@ -96,36 +98,39 @@ class JobControlStub:
     SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]
     """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
     policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-    and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-    all faults of the policy at once, fields that the server does not know among them.
+    and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+    retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+    server does not know among them.
     """
 
 @_typing.type_check_only
 class JobControlAsyncStub(JobControlStub):
-    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
-    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+    retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have; see ErrorReason.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
     decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-    numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-    job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+    numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+    same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+    JOB_NOT_FOUND without allow_missing.
     """
     ResetJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]  # type: ignore[assignment]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
     A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-    banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-    JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+    banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+    requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+    INVALID_REQUEST without a request_id.
     """
     SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-    profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-    does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-    INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-    count again.
+    profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+    nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+    TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+    NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
     """
     SetBatchSizeBanned: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBatchSizeBannedRequest, _job_control_pb2.SetBatchSizeBannedResponse]  # type: ignore[assignment]
     """Bans a batch size, or lifts its ban. Called by people and tools. Writes the ban alone: the search no longer chooses a
@@ -149,15 +154,15 @@ class JobControlAsyncStub(JobControlStub):
     """
     SetJobPaused: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPausedRequest, _job_control_pb2.SetJobPausedResponse]  # type: ignore[assignment]
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-    none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-    INVALID_REQUEST if `paused` is unset.
+    none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+    retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
     """
     RequestBaseline: _aio.UnaryUnaryMultiCallable[_job_control_pb2.RequestBaselineRequest, _job_control_pb2.RequestBaselineResponse]  # type: ignore[assignment]
-    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-    a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-    that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-    JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-    of memory.
+    """Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+    alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+    is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+    size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+    the default batch size is banned, pruned or out of memory.
     """
     SetBaselineEvery: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetBaselineEveryRequest, _job_control_pb2.SetBaselineEveryResponse]  # type: ignore[assignment]
     """Gives one launch in so many the default batch size from now on, to compare with, or ends that. Called by people and tools.
@@ -168,14 +173,15 @@ class JobControlAsyncStub(JobControlStub):
     SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
     """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
     policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-    and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-    all faults of the policy at once, fields that the server does not know among them.
+    and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+    retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+    server does not know among them.
     """
 
 class JobControlServicer(metaclass=_abc_1.ABCMeta):
-    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
-    to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
-    besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    """Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+    retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+    besides those that any call may have; see ErrorReason.
     """
 
     @_abc_1.abstractmethod
@@ -186,8 +192,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_control_pb2.DeleteJobResponse, _abc.Awaitable[_job_control_pb2.DeleteJobResponse]]:
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
         decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-        numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-        job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+        numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+        same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+        JOB_NOT_FOUND without allow_missing.
         """
 
     @_abc_1.abstractmethod
@@ -198,8 +205,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_control_pb2.ResetJobResponse, _abc.Awaitable[_job_control_pb2.ResetJobResponse]]:
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
         A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-        banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-        JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+        banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+        requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+        INVALID_REQUEST without a request_id.
         """
 
     @_abc_1.abstractmethod
@@ -209,10 +217,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetTrialExcludedResponse, _abc.Awaitable[_job_control_pb2.SetTrialExcludedResponse]]:
         """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-        profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-        does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-        INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-        count again.
+        profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+        nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+        TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+        NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
         """
 
     @_abc_1.abstractmethod
@@ -260,8 +268,8 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetJobPausedResponse, _abc.Awaitable[_job_control_pb2.SetJobPausedResponse]]:
         """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-        none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-        INVALID_REQUEST if `paused` is unset.
+        none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+        retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
         """
 
     @_abc_1.abstractmethod
@@ -270,11 +278,11 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         request: _job_control_pb2.RequestBaselineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.RequestBaselineResponse, _abc.Awaitable[_job_control_pb2.RequestBaselineResponse]]:
-        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-        a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-        that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-        JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-        of memory.
+        """Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+        alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+        is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+        size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+        the default batch size is banned, pruned or out of memory.
         """
 
     @_abc_1.abstractmethod
@@ -297,8 +305,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_control_pb2.SetJobPolicyResponse, _abc.Awaitable[_job_control_pb2.SetJobPolicyResponse]]:
         """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
         policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-        and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-        all faults of the policy at once, fields that the server does not know among them.
+        and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+        retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+        server does not know among them.
         """
 
 def add_JobControlServicer_to_server(servicer: JobControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

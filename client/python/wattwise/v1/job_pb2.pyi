@@ -56,8 +56,8 @@ class _BatchSizeStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Batch
     BATCH_SIZE_STATUS_AVAILABLE: _BatchSizeStatus.ValueType  # 1
     """The search may choose it."""
     BATCH_SIZE_STATUS_PRUNED: _BatchSizeStatus.ValueType  # 2
-    """It missed the target in a pruning round of pruning_gts, or lies beyond one that did. It is not chosen again
-    unless ReadmitBatchSize readmits it.
+    """The policy has ruled it out, such as by a pruning round of pruning_gts; BatchSizeState.reason says why. It is not chosen
+    again unless ReadmitBatchSize readmits it.
     """
     BATCH_SIZE_STATUS_OUT_OF_MEMORY: _BatchSizeStatus.ValueType  # 3
     """It does not fit into memory. It is not chosen again, unless ReadmitBatchSize readmits it or a trial that is still running
@@ -76,8 +76,8 @@ BATCH_SIZE_STATUS_UNSPECIFIED: BatchSizeStatus.ValueType  # 0
 BATCH_SIZE_STATUS_AVAILABLE: BatchSizeStatus.ValueType  # 1
 """The search may choose it."""
 BATCH_SIZE_STATUS_PRUNED: BatchSizeStatus.ValueType  # 2
-"""It missed the target in a pruning round of pruning_gts, or lies beyond one that did. It is not chosen again
-unless ReadmitBatchSize readmits it.
+"""The policy has ruled it out, such as by a pruning round of pruning_gts; BatchSizeState.reason says why. It is not chosen
+again unless ReadmitBatchSize readmits it.
 """
 BATCH_SIZE_STATUS_OUT_OF_MEMORY: BatchSizeStatus.ValueType  # 3
 """It does not fit into memory. It is not chosen again, unless ReadmitBatchSize readmits it or a trial that is still running
@@ -249,7 +249,9 @@ class GpuGroup(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     MAX_POWER_WATTS_PER_GPU_FIELD_NUMBER: _builtins.int
     gpu_model: _builtins.str
-    """Required. Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty."""
+    """Required. Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty; at most 200 characters,
+    without control characters.
+    """
     count: _builtins.int
     """Required. Number of GPUs of one trial, over all its processes. Must be at least 1; 0 is refused."""
     max_power_watts_per_gpu: _builtins.float
@@ -320,7 +322,9 @@ class KnowledgeGradientSpec(_message.Message):
     WINDOW_SIZE_FIELD_NUMBER: _builtins.int
     PRIOR_JOB_IDS_FIELD_NUMBER: _builtins.int
     window_size: _builtins.int
-    """Unset: 0. 0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000."""
+    """Unset: 0. 0: all. Number of the job's newest observations that count, for jobs whose data drift. Must not be negative; at
+    most 1000.
+    """
     @_builtins.property
     def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Empty: none. Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
@@ -356,18 +360,18 @@ class PruningGtsSpec(_message.Message):
     NUM_EXPLORATIONS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     num_pruning_rounds: _builtins.int
-    """Unset: 2. 0: none. Number of pruning rounds before the bandit starts."""
+    """Unset: 2. 0: none. Number of pruning rounds before the bandit starts. Must not be negative."""
     window_size: _builtins.int
     """Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
-    of the arms' newest.
+    of the arms' newest. Must not be negative.
     """
     prior_mean: _builtins.float
-    """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules."""
+    """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. Must be finite."""
     prior_precision: _builtins.float
-    """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules²."""
+    """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Must be finite and not negative."""
     num_explorations: _builtins.int
-    """Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
-    aside with growing pauses, so that it is not tried forever.
+    """Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+    with growing pauses, so that it is not tried forever. Must not be negative.
     """
     seed: _builtins.int
     """Unset: random. Seed of the bandit: the same seed and results give the same batch sizes."""
@@ -427,22 +431,24 @@ class GtsSpec(_message.Message):
     REWARD_PRECISION_FIELD_NUMBER: _builtins.int
     window_size: _builtins.int
     """Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
-    of the arms' newest.
+    of the arms' newest. Must not be negative.
     """
     prior_mean: _builtins.float
-    """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules."""
+    """Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. Must be finite."""
     prior_precision: _builtins.float
-    """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules²."""
+    """Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Must be finite and not negative."""
     num_explorations: _builtins.int
-    """Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
-    aside with growing pauses, so that it is not tried forever.
+    """Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+    with growing pauses, so that it is not tried forever. Must not be negative.
     """
     seed: _builtins.int
     """Unset: random. Seed of the bandit: the same seed and results give the same batch sizes."""
     learn_reward_precision: _builtins.bool
     """Unset: true. Whether the reward precision of an arm is learned from its observations."""
     reward_precision: _builtins.float
-    """Unset: 0. With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0."""
+    """Unset: 0. With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. Must be finite
+    and not negative in any case.
+    """
     def __init__(
         self,
         *,
@@ -511,7 +517,9 @@ class JobSpec(_message.Message):
     TRIAL_LEASE_SECONDS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters."""
+    """Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters, without control
+    characters.
+    """
     job_id_prefix: _builtins.str
     """Unset: no prefix, so that all jobs of the server count. What job_id must start with, such as the name of the model or the
     team: "mnist" for "mnist-nightly". The server's limit of jobs counts the jobs whose ids start with the prefix; see
@@ -524,7 +532,9 @@ class JobSpec(_message.Message):
     eta_knob: _builtins.float
     """Unset: 0.5. Weight of energy against time in the cost, from 0 (only time) to 1 (only energy)."""
     trial_lease_seconds: _builtins.float
-    """Unset: 300. 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1."""
+    """Unset: 300. 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1, and at most
+    31,536,000, a year.
+    """
     @_builtins.property
     def batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Required. The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""
@@ -644,7 +654,7 @@ class BatchSizeState(_message.Message):
     batch_size: _builtins.int
     """The batch size. Always set."""
     status: Global___BatchSizeStatus.ValueType
-    """Output only. What the search knows about choosing it. Always set."""
+    """What the search knows about choosing it. Always set."""
     banned: _builtins.bool
     """Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status."""
     pinned: _builtins.bool
@@ -937,7 +947,7 @@ class Job(_message.Message):
     min_cost_batch_size: _builtins.int
     """Batch size of that trial. Unset if there is none."""
     num_trials: _builtins.int
-    """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
+    """Number of trials, dispatched and imported ones, which is also the number of the newest trial. 0: no trial yet."""
     paused: _builtins.bool
     """Whether SetJobPaused has paused the search: launches get the best known batch size."""
     baseline_requested: _builtins.bool
@@ -951,7 +961,7 @@ class Job(_message.Message):
     best_known_batch_size: _builtins.int
     """The batch size with the least expected cost of those that have converged and may be chosen. Unset: none has converged."""
     best_known_cost: _builtins.float
-    """What a model is expected to cost with it, in joules. Unset: as `best_known_batch_size`."""
+    """What a model is expected to cost with the best known batch size, in joules. Unset: none has converged."""
     batch_size_in_use: _builtins.int
     """What a launch gets unless something is tried: the pinned batch size, else the best known one, else the default or, if that
     may not be chosen or its last three or more trials failed, the nearest one. Unset: no batch size is left to try.
@@ -960,7 +970,9 @@ class Job(_message.Message):
     """One launch in so many gets the default batch size, because SetBaselineEvery has asked for it. Unset: no launch does."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
-        """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
+        """The configuration, with all defaults filled in and the batch sizes in ascending order; job_id_prefix and the seed of the
+        policy stay unset if they were not registered. Always set.
+        """
 
     @_builtins.property
     def policy_state(self) -> Global___PolicyState:

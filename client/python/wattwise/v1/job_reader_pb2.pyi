@@ -936,7 +936,7 @@ class PreviewNextResponse(_message.Message):
     """How often the policy was asked, each time with other random numbers. 1: its choice does not depend on any."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewedChoice]:
-        """The batch sizes that the next launch may get, the most likely first; it may be one alone. Empty: none is left to try."""
+        """The batch sizes that the next launch may get, the most likely first; possibly only one. Empty: none is left to try."""
 
     def __init__(
         self,
@@ -963,9 +963,9 @@ class PreviewedChoice(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
-    """The batch size."""
+    """The batch size. Always set."""
     probability: _builtins.float
-    """Its share among the samples, above 0 and at most 1."""
+    """Its share among the samples, above 0 and at most 1. Always set."""
     origin: _trial_pb2.TrialOrigin.ValueType
     """The origin that the trial would have. Always set."""
     reason: _builtins.str
@@ -998,7 +998,9 @@ class ListEventsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Empty: of all jobs. Lists only events of this job, which may have been deleted."""
+    """Empty: of all jobs. Lists only events of this job, which may have been deleted. With job_id_prefix, both must match: there
+    is no event if the id does not start with the prefix.
+    """
     job_id_prefix: _builtins.str
     """Empty: of all jobs. Lists only events of jobs whose id starts with this prefix."""
     page_size: _builtins.int

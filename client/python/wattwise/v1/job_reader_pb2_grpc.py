@@ -28,7 +28,7 @@ if _version_not_supported:
 class JobReaderStub(object):
     """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
     anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
-    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    call may have; see ErrorReason.
     """
 
     def __init__(self, channel):
@@ -112,7 +112,7 @@ class JobReaderStub(object):
 class JobReaderServicer(object):
     """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
     anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
-    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    call may have; see ErrorReason.
     """
 
     def GetJob(self, request, context):
@@ -313,7 +313,7 @@ def add_JobReaderServicer_to_server(servicer, server):
 class JobReader(object):
     """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
     anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
-    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    call may have; see ErrorReason.
     """
 
     @staticmethod

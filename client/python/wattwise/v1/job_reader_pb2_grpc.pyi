@@ -29,7 +29,7 @@ GRPC_VERSION: str
 class JobReaderStub:
     """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
     anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
-    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    call may have; see ErrorReason.
     """
 
     @_typing.overload
@@ -96,7 +96,7 @@ class JobReaderStub:
 class JobReaderAsyncStub(JobReaderStub):
     """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
     anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
-    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    call may have; see ErrorReason.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -159,7 +159,7 @@ class JobReaderAsyncStub(JobReaderStub):
 class JobReaderServicer(metaclass=_abc_1.ABCMeta):
     """Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
     anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
-    call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+    call may have; see ErrorReason.
     """
 
     @_abc_1.abstractmethod

@@ -232,7 +232,7 @@ class TrialStatistics(_message.Message):
     """The most epochs of a delivery. Unset: there is none."""
     @_builtins.property
     def spent(self) -> Global___Usage:
-        """What all of them took."""
+        """What all of them took. Always set."""
 
     @_builtins.property
     def mean_delivery(self) -> Global___Usage:
@@ -318,10 +318,13 @@ class SavingsEstimate(_message.Message):
     deliveries. Unset: it has none, some deliveries have no measurement, or the figures are those of several jobs.
     """
     with_default: _builtins.float
-    """What a model takes with the default batch size, as `in_use`, to compare with. Unset: as `in_use`."""
+    """What a model takes with the default batch size, to compare with: what its ended trials took, by its deliveries. Unset: it
+    has no delivery, some deliveries have no measurement, or the figures are those of several jobs.
+    """
     default_mean: _builtins.float
     """Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
-    default is left early where its first trials were expensive. Unset: as `in_use`.
+    default is left early where its first trials were expensive. Unset: the default batch size has no delivery, some deliveries
+    have no measurement, or the figures are those of several jobs.
     """
     baselines_to_settle: _builtins.int
     """The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
@@ -329,7 +332,9 @@ class SavingsEstimate(_message.Message):
     would show one, or the figures are those of several jobs.
     """
     launches_to_settle: _builtins.int
-    """Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise."""
+    """Launches with the batch size in use, see `baselines_to_settle`. Unset: a saving is shown, there is no claim, no such way
+    would show one, or the figures are those of several jobs.
+    """
     def __init__(
         self,
         *,
@@ -506,11 +511,11 @@ class JobSummary(_message.Message):
 
     @_builtins.property
     def spent(self) -> Global___Usage:
-        """What its trials took."""
+        """What its trials took. Always set."""
 
     @_builtins.property
     def savings(self) -> Global___Savings:
-        """What they saved, or those of them that are compared."""
+        """What they saved, or those of them that are compared. Always set."""
 
     def __init__(
         self,
@@ -576,7 +581,7 @@ class TrialBucket(_message.Message):
     end_reason: _trial_pb2.EndReason.ValueType
     """Why they ended. Unspecified: not all for the same reason."""
     reason: _builtins.str
-    """One sentence that explains the choice of the batch size. Empty: the range has several trials, or see Trial.reason."""
+    """One sentence that explains the choice of the batch size. Empty: the range has several trials, or the trial was imported."""
     excluded: _builtins.bool
     """Whether they are excluded. Only in answers to requests with `with_excluded`."""
     @_builtins.property
@@ -622,7 +627,7 @@ class SavingsPoint(_message.Message):
     SAVED_COST_FIELD_NUMBER: _builtins.int
     SAVED_COST_AT_LEAST_FIELD_NUMBER: _builtins.int
     trial_number: _builtins.int
-    """Number of the trial."""
+    """Number of the trial. Always set."""
     num_deliveries: _builtins.int
     """Number of the deliveries among it and the earlier ones."""
     spent_cost: _builtins.float
@@ -632,7 +637,9 @@ class SavingsPoint(_message.Message):
     Unset: there is no claim, or the first trial that is compared came later.
     """
     saved_cost_at_least: _builtins.float
-    """Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: as `saved_cost`."""
+    """Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: there is no claim, or
+    the first trial that is compared came later.
+    """
     def __init__(
         self,
         *,
@@ -667,9 +674,9 @@ class PowerProfile(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     trial_number: _builtins.int
-    """Number of the trial."""
+    """Number of the trial. Always set."""
     batch_size: _builtins.int
-    """Its batch size."""
+    """Its batch size. Always set."""
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfiledLimit]:
         """By ascending limit. Never empty."""
@@ -700,11 +707,11 @@ class ProfiledLimit(_message.Message):
     ENERGY_JOULES_PER_STEP_FIELD_NUMBER: _builtins.int
     COST_PER_STEP_FIELD_NUMBER: _builtins.int
     time_seconds_per_step: _builtins.float
-    """Duration, in seconds."""
+    """Duration, in seconds. Always set."""
     energy_joules_per_step: _builtins.float
     """Energy of all GPUs together, in joules. Unset: no energy was measured."""
     cost_per_step: _builtins.float
-    """Cost, in joules."""
+    """Cost, in joules. Always set."""
     @_builtins.property
     def power_setting(self) -> _trial_pb2.PowerSetting:
         """The setting of the GPUs, with the limit. Always set."""
@@ -747,7 +754,7 @@ class MonthStatistics(_message.Message):
 
     @_builtins.property
     def spent(self) -> Global___Usage:
-        """What all of them took."""
+        """What all of them took. Always set."""
 
     def __init__(
         self,
@@ -797,7 +804,7 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def spent(self) -> Global___Usage:
-        """What all of them took, without history from before the registration."""
+        """What all of them took, without history from before the registration. Always set."""
 
     @_builtins.property
     def savings(self) -> Global___Savings:

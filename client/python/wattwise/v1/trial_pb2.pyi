@@ -32,8 +32,8 @@ class _TrialOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialOrig
     TRIAL_ORIGIN_SEARCH: _TrialOrigin.ValueType  # 1
     """The job's policy."""
     TRIAL_ORIGIN_REQUESTED: _TrialOrigin.ValueType  # 2
-    """A person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its result
-    counts.
+    """A person: the job was paused, its batch size was pinned, or RequestBaseline or SetBaselineEvery asked for the default batch
+    size. It has no cost bound. Its result counts.
     """
     TRIAL_ORIGIN_IMPORTED: _TrialOrigin.ValueType  # 3
     """Nobody: it ran without the server and was imported. Its result counts."""
@@ -46,8 +46,8 @@ TRIAL_ORIGIN_UNSPECIFIED: TrialOrigin.ValueType  # 0
 TRIAL_ORIGIN_SEARCH: TrialOrigin.ValueType  # 1
 """The job's policy."""
 TRIAL_ORIGIN_REQUESTED: TrialOrigin.ValueType  # 2
-"""A person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its result
-counts.
+"""A person: the job was paused, its batch size was pinned, or RequestBaseline or SetBaselineEvery asked for the default batch
+size. It has no cost bound. Its result counts.
 """
 TRIAL_ORIGIN_IMPORTED: TrialOrigin.ValueType  # 3
 """Nobody: it ran without the server and was imported. Its result counts."""
@@ -425,7 +425,7 @@ class Trial(_message.Message):
     end_reason: Global___EndReason.ValueType
     """Why the trial ended. Unspecified: it is running."""
     cost: _builtins.float
-    """Output only. Cost of `newest`, in joules; without measured energy that of the time alone. Unset: no report yet."""
+    """Cost of `newest`, in joules; without measured energy that of the time alone. Unset: no report yet."""
     converged: _builtins.bool
     """Whether the metric reached the target within the cost bound."""
     excluded: _builtins.bool
@@ -463,7 +463,7 @@ class Trial(_message.Message):
 
     @_builtins.property
     def newest(self) -> Global___Measurement:
-        """Output only. The newest measurement; of a decided trial, the one that decided it. Unset: no report yet."""
+        """The newest measurement; of a decided trial, the one that decided it. Unset: no report yet."""
 
     @_builtins.property
     def lease_expire_time(self) -> _timestamp_pb2.Timestamp:
@@ -481,7 +481,7 @@ class Trial(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
-        """What looks wrong about the trial, in every answer for it too. Empty: nothing."""
+        """What looks wrong about the trial. Every answer about the trial repeats it. Empty: nothing."""
 
     @_builtins.property
     def pruning_gts(self) -> Global___PruningGtsTrial:
@@ -493,8 +493,8 @@ class Trial(_message.Message):
 
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
-        """Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
-        needed, since the lease never expires or the trial has ended.
+        """The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are needed, since the
+        lease never expires or the trial has ended.
         """
 
     def __init__(
@@ -627,7 +627,11 @@ class TrialWarning(_message.Message):
     reason: Global___WarningReason.ValueType
     """What it is about. Always set; a client treats an unknown reason as another warning to show."""
     field: _builtins.str
-    """The field that looks wrong, such as "job.target.value" or "result.measurement.energy_joules". Always set."""
+    """The field that looks wrong, as a path in the request message that sent it: "job.target.value" and "job.target.direction" of
+    RegisterJobRequest; "result.measurement.metric", "result.measurement.energy_joules", "result.monitor" and the like of
+    ReportResultRequest, also if the measurement was streamed or imported; "unconnected_ranks" of GetNextBatchSizeRequest;
+    "end_reason" of EndTrialRequest and ImportTrialRequest. Later versions may have other paths. Always set.
+    """
     message: _builtins.str
     """One sentence with the numbers, and what to change. Never empty."""
     trial_number: _builtins.int
@@ -805,41 +809,37 @@ class Decision(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     stop_train: _builtins.bool
-    """Output only. True: the trial has ended and training must stop. False: continue."""
+    """True: the trial has ended and training must stop. False: continue."""
     converged: _builtins.bool
-    """Output only. Whether the metric reached the target within the cost bound."""
+    """Whether the metric reached the target within the cost bound."""
     target_reached: _builtins.bool
-    """Output only. Whether the metric reached the target at any cost. If true, the model is good."""
+    """Whether the metric reached the target at any cost. If true, the model is good."""
     end_reason: Global___EndReason.ValueType
-    """Output only. Why the trial ended; a client that does not know the reason acts by `stop_train` and `target_reached`.
-    Unspecified: the trial is running.
+    """Why the trial ended; a client that does not know the reason acts by `stop_train` and `target_reached`. Unspecified: the
+    trial is running.
     """
     message: _builtins.str
-    """Output only. One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never
-    empty.
-    """
+    """One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty."""
     last_epoch: _builtins.int
-    """Output only. The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job."""
+    """The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job."""
     cost: _builtins.float
-    """Output only. Cost of the newest report, in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count *
-    time; in observer mode of the computed energy and time. Unset: no report yet, or the trial was deleted with its job.
+    """Cost of the newest report, in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count * time; in
+    observer mode of the computed energy and time. Unset: no report yet, or the trial was deleted with its job.
     """
     cost_bound: _builtins.float
-    """Output only. The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off,
-    nothing has converged yet, a person requested the trial, or this is the best known batch size and starting again is not
-    expected to cost less.
+    """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
+    converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected to
+    cost less.
     """
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
-        """Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
-        needed, since the lease never expires or the trial has ended.
+        """The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are needed, since the
+        lease never expires or the trial has ended.
         """
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
-        """Output only. What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the
-        trial. Empty: nothing.
-        """
+        """What looks wrong about the trial, for the trainer's user. Every later answer about the trial repeats it. Empty: nothing."""
 
     def __init__(
         self,

@@ -93,7 +93,10 @@ export function powerActionToNumber(object: PowerAction): number {
 
 /** Request of RegisterJob. */
 export interface RegisterJobRequest {
-  /** Required. The job's configuration. Send what this launch sets, never the spec of a response: its fields are all set. */
+  /**
+   * Required. The job's configuration. Send what this launch sets, never the spec of a response, which has the defaults filled
+   * in.
+   */
   job: JobSpec | undefined;
 }
 
@@ -103,7 +106,10 @@ export interface RegisterJobResponse {
   job:
     | Job
     | undefined;
-  /** True if this call created the job; false if it was registered before with the identical configuration. */
+  /**
+   * True if this call created the job. False: it was registered before, and its configuration agrees with the request, where
+   * unset fields match as JobSpec says.
+   */
   created: boolean;
 }
 
@@ -113,7 +119,7 @@ export interface GetNextBatchSizeRequest {
   jobId: string;
   /**
    * Required. A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
-   * state, and never dispatch a second one. At most 200 characters.
+   * state, and never dispatch a second one. At most 200 characters, without control characters.
    */
   launchId: string;
   /**
@@ -159,7 +165,7 @@ export interface ReportResultResponse {
   decision: Decision | undefined;
 }
 
-/** A message from a trainer on its stream. All messages on one stream must be about the same trial. */
+/** A message from a trainer on its stream, of at most 16 KiB. All messages on one stream must be about the same trial. */
 export interface StreamResultsRequest {
   /** The content of the message. Required. */
   event:
@@ -214,9 +220,9 @@ export interface ImportTrialRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * Required. At most 200 characters. A UUID for the trial: the launch_id of its launch, or one that the client generates once
-   * per trial. Calls with the same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the
-   * measurements after its last epoch are added to that trial, and it ends as if they had been reported.
+   * Required. At most 200 characters, without control characters. A UUID for the trial: the launch_id of its launch, or one
+   * that the client generates once per trial. Calls with the same id record the trial once. If GetNextBatchSize dispatched a
+   * trial for this id, the measurements after its last epoch are added to that trial, and it ends as if they had been reported.
    */
   launchId: string;
   /** Required. The batch size of the trial. One of the job's, and that of the dispatched trial if there is one. */
@@ -1926,9 +1932,9 @@ export const BatchSizeOptimizerService = {
   /**
    * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
    * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-   * TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-   * TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+   * state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+   * trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+   * if the launch has no trial.
    */
   getNextBatchSize: {
     path: "/wattwise.v1.BatchSizeOptimizer/GetNextBatchSize" as const,
@@ -1944,8 +1950,9 @@ export const BatchSizeOptimizerService = {
   /**
    * Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
    * every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-   * trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-   * TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+   * newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+   * INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
    */
   reportResult: {
     path: "/wattwise.v1.BatchSizeOptimizer/ReportResult" as const,
@@ -1961,8 +1968,9 @@ export const BatchSizeOptimizerService = {
    * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
    * answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
    * soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-   * what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-   * INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+   * what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+   * its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+   * INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
    */
   streamResults: {
     path: "/wattwise.v1.BatchSizeOptimizer/StreamResults" as const,
@@ -1976,8 +1984,9 @@ export const BatchSizeOptimizerService = {
   },
   /**
    * Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-   * heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-   * TRIAL_DELETED.
+   * heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+   * exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+   * END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
    */
   heartbeat: {
     path: "/wattwise.v1.BatchSizeOptimizer/Heartbeat" as const,
@@ -1989,9 +1998,9 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): HeartbeatResponse => HeartbeatResponse.decode(value),
   },
   /**
-   * Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-   * training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-   * INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+   * this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+   * the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   endTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/EndTrial" as const,
@@ -2006,7 +2015,8 @@ export const BatchSizeOptimizerService = {
    * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
    * trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
    * nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-   * validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+   * validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+   * TRIAL_DELETED.
    */
   importTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/ImportTrial" as const,
@@ -2020,7 +2030,7 @@ export const BatchSizeOptimizerService = {
   /**
    * Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
    * not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-   * retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   lookupTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/LookupTrial" as const,
@@ -2034,8 +2044,8 @@ export const BatchSizeOptimizerService = {
   /**
    * Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
    * UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-   * JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   acquirePowerLimit: {
     path: "/wattwise.v1.BatchSizeOptimizer/AcquirePowerLimit" as const,
@@ -2051,7 +2061,7 @@ export const BatchSizeOptimizerService = {
   /**
    * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
    * for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-   * Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   reportPowerProfile: {
     path: "/wattwise.v1.BatchSizeOptimizer/ReportPowerProfile" as const,
@@ -2076,62 +2086,66 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   /**
    * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
    * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-   * TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-   * TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+   * state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+   * trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+   * if the launch has no trial.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
   /**
    * Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
    * every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-   * trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-   * TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+   * newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+   * INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
    */
   reportResult: handleUnaryCall<ReportResultRequest, ReportResultResponse>;
   /**
    * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
    * answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
    * soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-   * what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-   * INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+   * what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+   * its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+   * INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
    */
   streamResults: handleBidiStreamingCall<StreamResultsRequest, StreamResultsResponse>;
   /**
    * Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-   * heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-   * TRIAL_DELETED.
+   * heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+   * exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+   * END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
    */
   heartbeat: handleUnaryCall<HeartbeatRequest, HeartbeatResponse>;
   /**
-   * Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-   * training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-   * INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+   * this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+   * the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   endTrial: handleUnaryCall<EndTrialRequest, EndTrialResponse>;
   /**
    * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
    * trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
    * nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-   * validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+   * validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+   * TRIAL_DELETED.
    */
   importTrial: handleUnaryCall<ImportTrialRequest, ImportTrialResponse>;
   /**
    * Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
    * not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-   * retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   lookupTrial: handleUnaryCall<LookupTrialRequest, LookupTrialResponse>;
   /**
    * Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
    * UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-   * JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   acquirePowerLimit: handleUnaryCall<AcquirePowerLimitRequest, AcquirePowerLimitResponse>;
   /**
    * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
    * for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-   * Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   reportPowerProfile: handleUnaryCall<ReportPowerProfileRequest, ReportPowerProfileResponse>;
 }
@@ -2160,9 +2174,9 @@ export interface BatchSizeOptimizerClient extends Client {
   /**
    * Dispatches the trial of a launch: chooses its batch size. With `resume`, dispatches a trial again that was preempted or
    * lost. Called by trainers, once per launch. Writes the trial, and its lease. A retry returns the same trial in its current
-   * state, and never dispatches a second one. Errors: INVALID_REQUEST, JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS;
-   * TRIAL_DELETED if the trial of the launch was deleted with its job, even if a job of this id was registered since;
-   * TRIAL_NOT_FOUND with `resume`, if the launch has no trial.
+   * state, and never dispatches a second one. Errors: JOB_NOT_FOUND, NO_BATCH_SIZE_LEFT, TOO_MANY_TRIALS; TRIAL_DELETED if the
+   * trial of the launch was deleted with its job, even if a job of this id was registered since; TRIAL_NOT_FOUND with `resume`,
+   * if the launch has no trial.
    */
   getNextBatchSize(
     request: GetNextBatchSizeRequest,
@@ -2182,8 +2196,9 @@ export interface BatchSizeOptimizerClient extends Client {
   /**
    * Reports the sums and the metric at the end of an epoch. The decision says whether to continue. Called by trainers, after
    * every epoch. Writes the measurement, the lease and, if the decision is to stop, the end of the trial; it revives a lost
-   * trial. A retry counts once, and gets the newest decision. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND,
-   * TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * trial, and ends other running trials whose cost exceeds a bound that it has lowered. A retry counts once, and gets the
+   * newest decision. If the trial was deleted with its job, the decision says stop, with END_REASON_JOB_DELETED. Errors:
+   * INVALID_RESULT, JOB_NOT_FOUND, TRIAL_NOT_FOUND.
    */
   reportResult(
     request: ReportResultRequest,
@@ -2204,8 +2219,9 @@ export interface BatchSizeOptimizerClient extends Client {
    * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every result is
    * answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without a request, as
    * soon as the trial has to stop in the middle of an epoch. Called by trainers, instead of ReportResult and Heartbeat. Writes
-   * what those write. To retry, send the newest result again on a new stream or by ReportResult. Errors:
-   * INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED, TOO_MANY_STREAMS.
+   * what those write. To retry, send the newest result again on a new stream or by ReportResult. If the trial was deleted with
+   * its job, the decision says stop, with END_REASON_JOB_DELETED. An error ends the stream. Errors: INVALID_RESULT;
+   * INVALID_REQUEST, also for a message about another trial; JOB_NOT_FOUND, TRIAL_NOT_FOUND, TOO_MANY_STREAMS.
    */
   streamResults(): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
   streamResults(options: Partial<CallOptions>): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
@@ -2215,8 +2231,9 @@ export interface BatchSizeOptimizerClient extends Client {
   ): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
   /**
    * Renews the lease of a trial between reports, and tells a client without a stream when to stop. Called by trainers, once per
-   * heartbeat_interval. Writes the lease. A retry renews it again. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND,
-   * TRIAL_DELETED.
+   * heartbeat_interval. Writes the lease; it revives a lost trial, and then ends this and other running trials whose cost
+   * exceeds the bound. A retry renews the lease again. If the trial was deleted with its job, the decision says stop, with
+   * END_REASON_JOB_DELETED. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND.
    */
   heartbeat(
     request: HeartbeatRequest,
@@ -2234,9 +2251,9 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: HeartbeatResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Says that the trainer has exited before a decision. A trial that has ended does not change. Called by trainers, when
-   * training ends without a decision. Writes the end of the trial. A retry changes nothing: the first end counts. Errors:
-   * INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * Says that the trainer has exited before a decision. A trial that has ended does not change, except that a lost one gets
+   * this end. Called by trainers, when training ends without a decision. Writes the end of the trial. A retry changes nothing:
+   * the first end counts. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   endTrial(
     request: EndTrialRequest,
@@ -2257,7 +2274,8 @@ export interface BatchSizeOptimizerClient extends Client {
    * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest of a
    * trial whose server was away, or a training from before the job was registered. All faults are listed at once, and then
    * nothing is recorded. Called by trainers and tools. Writes the trial, its measurements and its end; nothing with
-   * validate_only. A retry records nothing twice. Errors: INVALID_RESULT, INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_DELETED.
+   * validate_only. A retry records nothing twice. Errors: INVALID_REQUEST, also for the faults of measurements; JOB_NOT_FOUND,
+   * TRIAL_DELETED.
    */
   importTrial(
     request: ImportTrialRequest,
@@ -2277,7 +2295,7 @@ export interface BatchSizeOptimizerClient extends Client {
   /**
    * Returns the trial of a launch. It neither renews a lease nor revives a lost trial. Called by trainers and launchers that do
    * not know what the server has of a launch, after an outage or to resume from a checkpoint. Writes nothing. It is safe to
-   * retry. Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * retry. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   lookupTrial(
     request: LookupTrialRequest,
@@ -2297,8 +2315,8 @@ export interface BatchSizeOptimizerClient extends Client {
   /**
    * Says what a trial does about the GPU power limit: use the known one, profile, or wait. A server without this call answers
    * UNIMPLEMENTED: train at the current limit. Called by trainers that set power limits. Writes that the trial profiles, if no
-   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: INVALID_REQUEST,
-   * JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * limit is known and no other trial is profiling. A retry lets the trial keep that role. Errors: JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   acquirePowerLimit(
     request: AcquirePowerLimitRequest,
@@ -2318,7 +2336,7 @@ export interface BatchSizeOptimizerClient extends Client {
   /**
    * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has reported
    * for this batch size. Called by the trial that profiles, also after its end. Writes the profile. A retry stores it once.
-   * Errors: INVALID_REQUEST, JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
+   * Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND, TRIAL_DELETED.
    */
   reportPowerProfile(
     request: ReportPowerProfileRequest,

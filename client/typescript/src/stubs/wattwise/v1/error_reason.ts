@@ -7,10 +7,21 @@
 /* eslint-disable */
 
 /**
- * Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error of a Wattwise server
- * carries, except those that gRPC itself or a proxy returns. The names are stable, the messages are not. ErrorInfo.metadata
- * contains "retryable" ("true" or "false"), "call_id" and the keys shown below. The comments of the calls do not repeat the
- * reasons that are marked "Any call".
+ * Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that the errors of a Wattwise server
+ * carry. The names are stable, the messages are not. The comments of the calls do not repeat the reasons that are marked "Any
+ * call", unless a case needs words.
+ *
+ * These errors have no ErrorInfo, and a client acts by their status: UNIMPLEMENTED for a call that the server does not have;
+ * RESOURCE_EXHAUSTED for a request above 512 KiB, and for a call whose request does not arrive while too many others wait for
+ * theirs; and what gRPC or a proxy returns itself, such as UNAVAILABLE if no server answers, CANCELLED if too many calls wait,
+ * and DEADLINE_EXCEEDED.
+ *
+ * ErrorInfo.metadata contains "retryable" ("true" or "false"), "call_id" and the keys shown below. Ids of up to 200 characters
+ * are always there, and whole. Any other value above 500 bytes is cut and then ends with "…". If the metadata is too long, keys
+ * are left out, and "more" says how many.
+ *
+ * Of many faults of one request, as many are listed as fit into 1,500 bytes; a last FieldViolation, whose field is empty, says
+ * how many more there are. A description above 500 bytes is cut and then ends with "…".
  */
 export enum ErrorReason {
   /** ERROR_REASON_UNSPECIFIED - Never sent. */
@@ -48,25 +59,31 @@ export enum ErrorReason {
    * ERROR_REASON_NO_BATCH_SIZE_LEFT - FAILED_PRECONDITION: no batch size is left to try, because each has missed the target, failed, run out of memory or been
    * banned, or lies beyond one that has. The message says what to change, and which call brings a batch size back: ResetJob,
    * ReadmitBatchSize or SetBatchSizeBanned. The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
+   * "missed" has those with trials that missed the target or reached it above the cost bound.
    *
    *     {"job_id": "mnist-nightly", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
    *      "banned": "256", "untried": "8, 128"}
    */
   ERROR_REASON_NO_BATCH_SIZE_LEFT = "ERROR_REASON_NO_BATCH_SIZE_LEFT",
   /**
-   * ERROR_REASON_INVALID_RESULT - INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
-   * FieldViolation.
+   * ERROR_REASON_INVALID_RESULT - INVALID_ARGUMENT: a result in ReportResult or StreamResults has invalid numbers or contradicts an earlier one; nothing was
+   * changed. Each fault is a FieldViolation. The faults of imported measurements are ERROR_REASON_INVALID_REQUEST.
    *
    *     {"field": "result.measurement.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
    */
   ERROR_REASON_INVALID_RESULT = "ERROR_REASON_INVALID_RESULT",
   /**
-   * ERROR_REASON_INVALID_REQUEST - INVALID_ARGUMENT: another field of a request is missing or invalid. Each fault is a FieldViolation.
+   * ERROR_REASON_INVALID_REQUEST - Any call. INVALID_ARGUMENT: another field of a request is missing or invalid, or the request cannot be read; nothing was
+   * changed. Each fault is a FieldViolation. The comments of the calls name cases that the fields do not show.
    *
    *     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
    */
   ERROR_REASON_INVALID_REQUEST = "ERROR_REASON_INVALID_REQUEST",
-  /** ERROR_REASON_STORAGE_UNAVAILABLE - Any call. UNAVAILABLE: the database could not be read or written; nothing was changed. Retry. */
+  /**
+   * ERROR_REASON_STORAGE_UNAVAILABLE - Any call. UNAVAILABLE: the database could not be read or written. Retry. Nothing was changed, except where the connection
+   * to the database broke while the call was being written: then it is unknown whether it was. A retry finds what was written,
+   * so that `created` may be false in its answer.
+   */
   ERROR_REASON_STORAGE_UNAVAILABLE = "ERROR_REASON_STORAGE_UNAVAILABLE",
   /** ERROR_REASON_SHUTTING_DOWN - Any call. UNAVAILABLE: the server is shutting down. Retry; the next server answers. */
   ERROR_REASON_SHUTTING_DOWN = "ERROR_REASON_SHUTTING_DOWN",
@@ -109,10 +126,10 @@ export enum ErrorReason {
    */
   ERROR_REASON_TOO_MANY_TRIALS = "ERROR_REASON_TOO_MANY_TRIALS",
   /**
-   * ERROR_REASON_TRIAL_DELETED - NOT_FOUND: the trial existed and was deleted with its job. Stop training, as after a decision with
-   * END_REASON_JOB_DELETED, and do not import the trial or register the job again. The server remembers the trials that
-   * it dispatched for a year after their deletion; after that, it answers ERROR_REASON_TRIAL_NOT_FOUND or
-   * ERROR_REASON_JOB_NOT_FOUND.
+   * ERROR_REASON_TRIAL_DELETED - NOT_FOUND: the trial existed and was deleted with its job. Stop training, and do not import the trial or register the job
+   * again. ReportResult, StreamResults and Heartbeat do not return this error: they answer a decision to stop with
+   * END_REASON_JOB_DELETED. The server remembers the trials that it dispatched for a year after their deletion; after that, it
+   * answers ERROR_REASON_TRIAL_NOT_FOUND or ERROR_REASON_JOB_NOT_FOUND.
    *
    *     {"job_id": "mnist-nightly", "launch_id": "0b5f1c6e9d7a4f3f8a52c1d90e7b6a34"}
    */

@@ -59,8 +59,8 @@ export enum BatchSizeStatus {
   /** BATCH_SIZE_STATUS_AVAILABLE - The search may choose it. */
   BATCH_SIZE_STATUS_AVAILABLE = "BATCH_SIZE_STATUS_AVAILABLE",
   /**
-   * BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of pruning_gts, or lies beyond one that did. It is not chosen again
-   * unless ReadmitBatchSize readmits it.
+   * BATCH_SIZE_STATUS_PRUNED - The policy has ruled it out, such as by a pruning round of pruning_gts; BatchSizeState.reason says why. It is not chosen
+   * again unless ReadmitBatchSize readmits it.
    */
   BATCH_SIZE_STATUS_PRUNED = "BATCH_SIZE_STATUS_PRUNED",
   /**
@@ -245,7 +245,10 @@ export interface EarlyStopping_Off {
 
 /** Equal GPUs that each trial of a job runs on. */
 export interface GpuGroup {
-  /** Required. Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty. */
+  /**
+   * Required. Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty; at most 200 characters,
+   * without control characters.
+   */
   gpuModel: string;
   /** Required. Number of GPUs of one trial, over all its processes. Must be at least 1; 0 is refused. */
   count: number;
@@ -280,7 +283,10 @@ export interface PolicySpec {
  * of what the trial teaches, is least.
  */
 export interface KnowledgeGradientSpec {
-  /** Unset: 0. 0: all. Number of the job's newest observations that count, for jobs whose data drift. At most 1000. */
+  /**
+   * Unset: 0. 0: all. Number of the job's newest observations that count, for jobs whose data drift. Must not be negative; at
+   * most 1000.
+   */
   windowSize?:
     | number
     | undefined;
@@ -293,28 +299,28 @@ export interface KnowledgeGradientSpec {
 
 /** The policy pruning_gts: pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors. */
 export interface PruningGtsSpec {
-  /** Unset: 2. 0: none. Number of pruning rounds before the bandit starts. */
+  /** Unset: 2. 0: none. Number of pruning rounds before the bandit starts. Must not be negative. */
   numPruningRounds?:
     | number
     | undefined;
   /**
    * Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
-   * of the arms' newest.
+   * of the arms' newest. Must not be negative.
    */
   windowSize?:
     | number
     | undefined;
-  /** Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. */
+  /** Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. Must be finite. */
   priorMean?:
     | number
     | undefined;
-  /** Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². */
+  /** Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Must be finite and not negative. */
   priorPrecision?:
     | number
     | undefined;
   /**
-   * Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
-   * aside with growing pauses, so that it is not tried forever.
+   * Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+   * with growing pauses, so that it is not tried forever. Must not be negative.
    */
   numExplorations?:
     | number
@@ -327,22 +333,22 @@ export interface PruningGtsSpec {
 export interface GtsSpec {
   /**
    * Unset: 0. 0: all. Number of newest observations of each arm that count, for jobs whose data drift. The lowest cost is one
-   * of the arms' newest.
+   * of the arms' newest. Must not be negative.
    */
   windowSize?:
     | number
     | undefined;
-  /** Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. */
+  /** Unset: 0. Mean of the prior belief about an arm's reward (the negative cost), in joules. Must be finite. */
   priorMean?:
     | number
     | undefined;
-  /** Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². */
+  /** Unset: 0. 0: no prior belief. Precision (1/variance) of that belief, in 1/joules². Must be finite and not negative. */
   priorPrecision?:
     | number
     | undefined;
   /**
-   * Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set
-   * aside with growing pauses, so that it is not tried forever.
+   * Unset: 2. Number of decided trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+   * with growing pauses, so that it is not tried forever. Must not be negative.
    */
   numExplorations?:
     | number
@@ -355,7 +361,10 @@ export interface GtsSpec {
   learnRewardPrecision?:
     | boolean
     | undefined;
-  /** Unset: 0. With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. */
+  /**
+   * Unset: 0. With learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0. Must be finite
+   * and not negative in any case.
+   */
   rewardPrecision?: number | undefined;
 }
 
@@ -366,7 +375,10 @@ export interface GtsSpec {
  * inside.
  */
 export interface JobSpec {
-  /** Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters. */
+  /**
+   * Required. The id of the job, the same at every launch. Must not be empty; at most 200 characters, without control
+   * characters.
+   */
   jobId: string;
   /**
    * Unset: no prefix, so that all jobs of the server count. What job_id must start with, such as the name of the model or the
@@ -398,7 +410,10 @@ export interface JobSpec {
     | undefined;
   /** Required. The GPUs of every trial. Exactly one group; several are refused. */
   gpus: GpuGroup[];
-  /** Unset: 300. 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1. */
+  /**
+   * Unset: 300. 0: never. Seconds without a report or heartbeat after which a running trial is lost: at least 1, and at most
+   * 31,536,000, a year.
+   */
   trialLeaseSeconds?:
     | number
     | undefined;
@@ -427,7 +442,7 @@ export interface Arm {
 export interface BatchSizeState {
   /** The batch size. Always set. */
   batchSize: number;
-  /** Output only. What the search knows about choosing it. Always set. */
+  /** What the search knows about choosing it. Always set. */
   status: BatchSizeStatus;
   /** Whether a person has banned it, with SetBatchSizeBanned: the search does not choose it, whatever its status. */
   banned: boolean;
@@ -551,7 +566,10 @@ export interface PolicyState {
 
 /** The state of a job, the same in every answer. What takes longer to compute is in JobDetails and JobSummary. */
 export interface Job {
-  /** The configuration, with all defaults filled in and the batch sizes in ascending order. Always set. */
+  /**
+   * The configuration, with all defaults filled in and the batch sizes in ascending order; job_id_prefix and the seed of the
+   * policy stay unset if they were not registered. Always set.
+   */
   spec:
     | JobSpec
     | undefined;
@@ -580,7 +598,7 @@ export interface Job {
   createTime:
     | Date
     | undefined;
-  /** Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet. */
+  /** Number of trials, dispatched and imported ones, which is also the number of the newest trial. 0: no trial yet. */
   numTrials: number;
   /**
    * The monitor of the latest trial that named new kinds; partly estimated once a monitor has failed for a while in
@@ -624,7 +642,7 @@ export interface Job {
   bestKnownBatchSize?:
     | number
     | undefined;
-  /** What a model is expected to cost with it, in joules. Unset: as `best_known_batch_size`. */
+  /** What a model is expected to cost with the best known batch size, in joules. Unset: none has converged. */
   bestKnownCost?:
     | number
     | undefined;

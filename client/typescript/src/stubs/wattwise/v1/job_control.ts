@@ -51,7 +51,7 @@ export interface ResetJobRequest {
   jobId: string;
   /**
    * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
-   * again changes nothing, so that a late retry discards no new trial. At most 200 characters.
+   * again changes nothing, so that a late retry discards no new trial. At most 200 characters, without control characters.
    */
   requestId: string;
 }
@@ -135,8 +135,9 @@ export interface ReadmitBatchSizeRequest {
   /** Required. One of the job's batch sizes; 0 is refused. */
   batchSize: number;
   /**
-   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
-   * of this kind again changes nothing, so that a late retry does not undo what has failed since. At most 200 characters.
+   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
+   * this kind again changes nothing, so that a late retry does not undo what has failed since. At most 200 characters, without
+   * control characters.
    */
   requestId: string;
 }
@@ -174,8 +175,9 @@ export interface RequestBaselineRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request
-   * of a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters.
+   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
+   * a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters, without control
+   * characters.
    */
   requestId: string;
 }
@@ -1643,17 +1645,18 @@ export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
 };
 
 /**
- * Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe
- * to retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
- * besides those that any call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+ * Called by people and tools that change jobs: resets, pauses and deletes them, and steers their search. Every call is safe to
+ * retry, and one that asks for what is already so changes nothing. A comment names the reasons of errors that a call has
+ * besides those that any call may have; see ErrorReason.
  */
 export type JobControlService = typeof JobControlService;
 export const JobControlService = {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
    * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-   * job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+   * numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+   * same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+   * JOB_NOT_FOUND without allow_missing.
    */
   deleteJob: {
     path: "/wattwise.v1.JobControl/DeleteJob" as const,
@@ -1667,8 +1670,9 @@ export const JobControlService = {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
    * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-   * banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+   * banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+   * requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST without a request_id.
    */
   resetJob: {
     path: "/wattwise.v1.JobControl/ResetJob" as const,
@@ -1681,10 +1685,10 @@ export const JobControlService = {
   },
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-   * does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-   * INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-   * count again.
+   * profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+   * nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+   * NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
    */
   setTrialExcluded: {
     path: "/wattwise.v1.JobControl/SetTrialExcluded" as const,
@@ -1752,8 +1756,8 @@ export const JobControlService = {
   },
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-   * none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST if `paused` is unset.
+   * none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
    */
   setJobPaused: {
     path: "/wattwise.v1.JobControl/SetJobPaused" as const,
@@ -1766,11 +1770,11 @@ export const JobControlService = {
     responseDeserialize: (value: Buffer): SetJobPausedResponse => SetJobPausedResponse.decode(value),
   },
   /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-   * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-   * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-   * of memory.
+   * Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+   * alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+   * is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+   * size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+   * the default batch size is banned, pruned or out of memory.
    */
   requestBaseline: {
     path: "/wattwise.v1.JobControl/RequestBaseline" as const,
@@ -1803,8 +1807,9 @@ export const JobControlService = {
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
    * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-   * and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-   * all faults of the policy at once, fields that the server does not know among them.
+   * and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+   * server does not know among them.
    */
   setJobPolicy: {
     path: "/wattwise.v1.JobControl/SetJobPolicy" as const,
@@ -1822,23 +1827,25 @@ export interface JobControlServer extends UntypedServiceImplementation {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
    * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-   * job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+   * numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+   * same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+   * JOB_NOT_FOUND without allow_missing.
    */
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
    * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-   * banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+   * banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+   * requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST without a request_id.
    */
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-   * does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-   * INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-   * count again.
+   * profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+   * nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+   * NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
    */
   setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
   /**
@@ -1866,16 +1873,16 @@ export interface JobControlServer extends UntypedServiceImplementation {
   readmitBatchSize: handleUnaryCall<ReadmitBatchSizeRequest, ReadmitBatchSizeResponse>;
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-   * none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST if `paused` is unset.
+   * none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
    */
   setJobPaused: handleUnaryCall<SetJobPausedRequest, SetJobPausedResponse>;
   /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-   * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-   * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-   * of memory.
+   * Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+   * alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+   * is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+   * size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+   * the default batch size is banned, pruned or out of memory.
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
   /**
@@ -1888,8 +1895,9 @@ export interface JobControlServer extends UntypedServiceImplementation {
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
    * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-   * and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-   * all faults of the policy at once, fields that the server does not know among them.
+   * and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+   * server does not know among them.
    */
   setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
 }
@@ -1898,8 +1906,9 @@ export interface JobControlClient extends Client {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
    * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. A retry with the same create_time never deletes a job that was registered since: it finds no
-   * job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
+   * numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
+   * same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
+   * JOB_NOT_FOUND without allow_missing.
    */
   deleteJob(
     request: DeleteJobRequest,
@@ -1919,8 +1928,9 @@ export interface JobControlClient extends Client {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
    * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-   * banned, and known power limits and what prior jobs told stay. A retry with the same request_id changes nothing. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
+   * banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
+   * requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
+   * INVALID_REQUEST without a request_id.
    */
   resetJob(
     request: ResetJobRequest,
@@ -1939,10 +1949,10 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
-   * profile goes and comes back with it. A retry changes nothing. Neither does the exclusion of a trial from before a reset, which
-   * does not count anyway. Errors: JOB_NOT_FOUND, TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job;
-   * INVALID_REQUEST if `excluded` is unset; NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot
-   * count again.
+   * profile goes and comes back with it. Called by people and tools. Writes the trial and the rebuilt search. A retry changes
+   * nothing. Neither does the exclusion of a trial from before a reset, which does not count anyway. Errors: JOB_NOT_FOUND,
+   * TRIAL_NOT_FOUND; TRIAL_DELETED if the trial was deleted with its job; INVALID_REQUEST if `excluded` is unset;
+   * NOT_POSSIBLE_NOW for the inclusion of a trial from before a reset, which cannot count again.
    */
   setTrialExcluded(
     request: SetTrialExcludedRequest,
@@ -2026,8 +2036,8 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one if
-   * none is known; their results count. These trials have no cost bound. A retry changes nothing. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST if `paused` is unset.
+   * none is known; their results count. These trials have no cost bound. Called by people and tools. Writes this state alone. A
+   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_REQUEST if `paused` is unset.
    */
   setJobPaused(
     request: SetJobPausedRequest,
@@ -2045,11 +2055,11 @@ export interface JobControlClient extends Client {
     callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once, and
-   * a retry with the same request_id changes nothing. While a batch size is pinned or the search is paused, the launch after
-   * that gets it. The trial has no cost bound. Banning the default batch size withdraws it, and so does a reset. Errors:
-   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while the default batch size is banned, pruned or out
-   * of memory.
+   * Requests that the next launch gets the default batch size, to compare with. Called by people and tools. Writes the request
+   * alone. Requesting it twice is requesting it once, and a retry with the same request_id changes nothing. While a batch size
+   * is pinned or the search is paused, the launch after that gets it. The trial has no cost bound. Banning the default batch
+   * size withdraws it, and so does a reset. Errors: JOB_NOT_FOUND; INVALID_REQUEST without a request_id; NOT_POSSIBLE_NOW while
+   * the default batch size is banned, pruned or out of memory.
    */
   requestBaseline(
     request: RequestBaselineRequest,
@@ -2090,8 +2100,9 @@ export interface JobControlClient extends Client {
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
    * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-   * and counts again once the policy is changed back. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists
-   * all faults of the policy at once, fields that the server does not know among them.
+   * and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
+   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
+   * server does not know among them.
    */
   setJobPolicy(
     request: SetJobPolicyRequest,

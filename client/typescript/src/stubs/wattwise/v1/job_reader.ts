@@ -459,7 +459,7 @@ export interface PreviewNextRequest {
 
 /** Response of PreviewNext. */
 export interface PreviewNextResponse {
-  /** The batch sizes that the next launch may get, the most likely first; it may be one alone. Empty: none is left to try. */
+  /** The batch sizes that the next launch may get, the most likely first; possibly only one. Empty: none is left to try. */
   choices: PreviewedChoice[];
   /** How often the policy was asked, each time with other random numbers. 1: its choice does not depend on any. */
   numSamples: number;
@@ -467,9 +467,9 @@ export interface PreviewNextResponse {
 
 /** A batch size that the next launch may get. */
 export interface PreviewedChoice {
-  /** The batch size. */
+  /** The batch size. Always set. */
   batchSize: number;
-  /** Its share among the samples, above 0 and at most 1. */
+  /** Its share among the samples, above 0 and at most 1. Always set. */
   probability: number;
   /** The origin that the trial would have. Always set. */
   origin: TrialOrigin;
@@ -479,7 +479,10 @@ export interface PreviewedChoice {
 
 /** Request of ListEvents. */
 export interface ListEventsRequest {
-  /** Empty: of all jobs. Lists only events of this job, which may have been deleted. */
+  /**
+   * Empty: of all jobs. Lists only events of this job, which may have been deleted. With job_id_prefix, both must match: there
+   * is no event if the id does not start with the prefix.
+   */
   jobId: string;
   /** Empty: of all jobs. Lists only events of jobs whose id starts with this prefix. */
   jobIdPrefix: string;
@@ -2899,7 +2902,7 @@ export const ListEventsResponse: MessageFns<ListEventsResponse> = {
 /**
  * Called by people and tools that read: lists, shows and watches jobs, their trials, figures and events. No call writes
  * anything, so that every call is safe to retry. A comment names the reasons of errors that a call has besides those that any
- * call may have (see ErrorReason); INVALID_REQUEST lists the faults of all fields at once.
+ * call may have; see ErrorReason.
  */
 export type JobReaderService = typeof JobReaderService;
 export const JobReaderService = {

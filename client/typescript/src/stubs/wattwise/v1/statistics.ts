@@ -168,7 +168,7 @@ export interface TrialStatistics {
   numMissed: number;
   /** Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED. */
   numUndecided: number;
-  /** What all of them took. */
+  /** What all of them took. Always set. */
   spent:
     | Usage
     | undefined;
@@ -231,13 +231,17 @@ export interface SavingsEstimate {
   inUse?:
     | number
     | undefined;
-  /** What a model takes with the default batch size, as `in_use`, to compare with. Unset: as `in_use`. */
+  /**
+   * What a model takes with the default batch size, to compare with: what its ended trials took, by its deliveries. Unset: it
+   * has no delivery, some deliveries have no measurement, or the figures are those of several jobs.
+   */
   withDefault?:
     | number
     | undefined;
   /**
    * Mean of what the deliveries of the default batch size took, which tends to overstate what the next one will take: the
-   * default is left early where its first trials were expensive. Unset: as `in_use`.
+   * default is left early where its first trials were expensive. Unset: the default batch size has no delivery, some deliveries
+   * have no measurement, or the figures are those of several jobs.
    */
   defaultMean?:
     | number
@@ -250,7 +254,10 @@ export interface SavingsEstimate {
   baselinesToSettle?:
     | number
     | undefined;
-  /** Launches with the batch size in use, see `baselines_to_settle`. Unset: likewise. */
+  /**
+   * Launches with the batch size in use, see `baselines_to_settle`. Unset: a saving is shown, there is no claim, no such way
+   * would show one, or the figures are those of several jobs.
+   */
   launchesToSettle?: number | undefined;
 }
 
@@ -320,11 +327,11 @@ export interface JobSummary {
     | undefined;
   /** Number of trials that delivered a model, compared or not. */
   numDeliveries: number;
-  /** What its trials took. */
+  /** What its trials took. Always set. */
   spent:
     | Usage
     | undefined;
-  /** What they saved, or those of them that are compared. */
+  /** What they saved, or those of them that are compared. Always set. */
   savings:
     | Savings
     | undefined;
@@ -365,7 +372,7 @@ export interface TrialBucket {
   meanEpochs: number;
   /** Why they ended. Unspecified: not all for the same reason. */
   endReason: EndReason;
-  /** One sentence that explains the choice of the batch size. Empty: the range has several trials, or see Trial.reason. */
+  /** One sentence that explains the choice of the batch size. Empty: the range has several trials, or the trial was imported. */
   reason: string;
   /** Whether they are excluded. Only in answers to requests with `with_excluded`. */
   excluded: boolean;
@@ -373,7 +380,7 @@ export interface TrialBucket {
 
 /** What was saved up to a trial. */
 export interface SavingsPoint {
-  /** Number of the trial. */
+  /** Number of the trial. Always set. */
   trialNumber: number;
   /** Number of the deliveries among it and the earlier ones. */
   numDeliveries: number;
@@ -386,15 +393,18 @@ export interface SavingsPoint {
   savedCost?:
     | number
     | undefined;
-  /** Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: as `saved_cost`. */
+  /**
+   * Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: there is no claim, or
+   * the first trial that is compared came later.
+   */
   savedCostAtLeast?: number | undefined;
 }
 
 /** All power limits that one trial has profiled. */
 export interface PowerProfile {
-  /** Number of the trial. */
+  /** Number of the trial. Always set. */
   trialNumber: number;
-  /** Its batch size. */
+  /** Its batch size. Always set. */
   batchSize: number;
   /** By ascending limit. Never empty. */
   limits: ProfiledLimit[];
@@ -406,13 +416,13 @@ export interface ProfiledLimit {
   powerSetting:
     | PowerSetting
     | undefined;
-  /** Duration, in seconds. */
+  /** Duration, in seconds. Always set. */
   timeSecondsPerStep: number;
   /** Energy of all GPUs together, in joules. Unset: no energy was measured. */
   energyJoulesPerStep?:
     | number
     | undefined;
-  /** Cost, in joules. */
+  /** Cost, in joules. Always set. */
   costPerStep: number;
 }
 
@@ -426,7 +436,7 @@ export interface MonthStatistics {
   numTrials: number;
   /** Number of those that delivered a model. */
   numDeliveries: number;
-  /** What all of them took. */
+  /** What all of them took. Always set. */
   spent: Usage | undefined;
 }
 
@@ -437,7 +447,7 @@ export interface MonthStatistics {
 export interface JobStatistics {
   /** By ascending batch size, then by origin. Empty: no trial. */
   trials: TrialStatistics[];
-  /** What all of them took, without history from before the registration. */
+  /** What all of them took, without history from before the registration. Always set. */
   spent:
     | Usage
     | undefined;

@@ -16,8 +16,8 @@ export enum TrialOrigin {
   /** TRIAL_ORIGIN_SEARCH - The job's policy. */
   TRIAL_ORIGIN_SEARCH = "TRIAL_ORIGIN_SEARCH",
   /**
-   * TRIAL_ORIGIN_REQUESTED - A person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its result
-   * counts.
+   * TRIAL_ORIGIN_REQUESTED - A person: the job was paused, its batch size was pinned, or RequestBaseline or SetBaselineEvery asked for the default batch
+   * size. It has no cost bound. Its result counts.
    */
   TRIAL_ORIGIN_REQUESTED = "TRIAL_ORIGIN_REQUESTED",
   /** TRIAL_ORIGIN_IMPORTED - Nobody: it ran without the server and was imported. Its result counts. */
@@ -511,11 +511,11 @@ export interface Trial {
   endTime:
     | Date
     | undefined;
-  /** Output only. The newest measurement; of a decided trial, the one that decided it. Unset: no report yet. */
+  /** The newest measurement; of a decided trial, the one that decided it. Unset: no report yet. */
   newest:
     | Measurement
     | undefined;
-  /** Output only. Cost of `newest`, in joules; without measured energy that of the time alone. Unset: no report yet. */
+  /** Cost of `newest`, in joules; without measured energy that of the time alone. Unset: no report yet. */
   cost?:
     | number
     | undefined;
@@ -538,7 +538,7 @@ export interface Trial {
     | undefined;
   /** Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset. */
   excluded: boolean;
-  /** What looks wrong about the trial, in every answer for it too. Empty: nothing. */
+  /** What looks wrong about the trial. Every answer about the trial repeats it. Empty: nothing. */
   warnings: TrialWarning[];
   /** One sentence that explains the choice of the batch size. Empty: the trial was imported. */
   reason: string;
@@ -580,8 +580,8 @@ export interface Trial {
   /** Id of the token that it was dispatched or imported with. Empty: the server needed no token. */
   tokenId: string;
   /**
-   * Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
-   * needed, since the lease never expires or the trial has ended.
+   * The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are needed, since the
+   * lease never expires or the trial has ended.
    */
   heartbeatInterval: Duration | undefined;
 }
@@ -619,7 +619,12 @@ export interface ComputedUsage {
 export interface TrialWarning {
   /** What it is about. Always set; a client treats an unknown reason as another warning to show. */
   reason: WarningReason;
-  /** The field that looks wrong, such as "job.target.value" or "result.measurement.energy_joules". Always set. */
+  /**
+   * The field that looks wrong, as a path in the request message that sent it: "job.target.value" and "job.target.direction" of
+   * RegisterJobRequest; "result.measurement.metric", "result.measurement.energy_joules", "result.monitor" and the like of
+   * ReportResultRequest, also if the measurement was streamed or imported; "unconnected_ranks" of GetNextBatchSizeRequest;
+   * "end_reason" of EndTrialRequest and ImportTrialRequest. Later versions may have other paths. Always set.
+   */
   field: string;
   /** One sentence with the numbers, and what to change. Never empty. */
   message: string;
@@ -697,50 +702,44 @@ export interface TrainingResult {
 
 /** The server's answer to a report or a heartbeat: continue or stop. */
 export interface Decision {
-  /** Output only. True: the trial has ended and training must stop. False: continue. */
+  /** True: the trial has ended and training must stop. False: continue. */
   stopTrain: boolean;
-  /** Output only. Whether the metric reached the target within the cost bound. */
+  /** Whether the metric reached the target within the cost bound. */
   converged: boolean;
-  /** Output only. Whether the metric reached the target at any cost. If true, the model is good. */
+  /** Whether the metric reached the target at any cost. If true, the model is good. */
   targetReached: boolean;
   /**
-   * Output only. Why the trial ended; a client that does not know the reason acts by `stop_train` and `target_reached`.
-   * Unspecified: the trial is running.
+   * Why the trial ended; a client that does not know the reason acts by `stop_train` and `target_reached`. Unspecified: the
+   * trial is running.
    */
   endReason: EndReason;
-  /**
-   * Output only. One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never
-   * empty.
-   */
+  /** One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty. */
   message: string;
-  /** Output only. The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job. */
+  /** The newest epoch that the server has of the trial. 0: none, or the trial was deleted with its job. */
   lastEpoch: number;
   /**
-   * Output only. Cost of the newest report, in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count *
-   * time; in observer mode of the computed energy and time. Unset: no report yet, or the trial was deleted with its job.
+   * Cost of the newest report, in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count * time; in
+   * observer mode of the computed energy and time. Unset: no report yet, or the trial was deleted with its job.
    */
   cost?:
     | number
     | undefined;
   /**
-   * Output only. The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off,
-   * nothing has converged yet, a person requested the trial, or this is the best known batch size and starting again is not
-   * expected to cost less.
+   * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
+   * converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected to
+   * cost less.
    */
   costBound?:
     | number
     | undefined;
   /**
-   * Output only. The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are
-   * needed, since the lease never expires or the trial has ended.
+   * The longest pause between two heartbeats or reports of the trial: a third of its lease. Unset: none are needed, since the
+   * lease never expires or the trial has ended.
    */
   heartbeatInterval:
     | Duration
     | undefined;
-  /**
-   * Output only. What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the
-   * trial. Empty: nothing.
-   */
+  /** What looks wrong about the trial, for the trainer's user. Every later answer about the trial repeats it. Empty: nothing. */
   warnings: TrialWarning[];
 }
 
