@@ -18,7 +18,6 @@ using google::protobuf::util::MessageDifferencer;
 // In bytes; servers cut their texts to fit into the headers of an answer, which are not larger.
 constexpr std::size_t kLongestText = 8192;
 constexpr double kLeastLease = 1;
-constexpr double kLongestLease = 365 * 24 * 3600;
 
 void require(bool holds, const std::string& call, const std::string& fault) {
   if (!holds) throw Error::invalid_answer(call, fault);
@@ -106,7 +105,7 @@ void check_registered(const v1::RegisterJobResponse& answer, const v1::JobSpec& 
   require(rule == v1::EarlyStopping::RULE_NOT_SET || rule == spec.early_stopping().rule_case(), call,
           "its job has another early_stopping than the job that was registered");
   const double lease = spec.trial_lease_seconds();
-  require(lease == 0 || (lease >= kLeastLease && lease <= kLongestLease), call,
+  require(lease == 0 || (lease >= kLeastLease && std::isfinite(lease)), call,
           "its job has the lease " + std::to_string(lease) + " s");
   require(!spec.has_max_epochs() || spec.max_epochs() >= 1, call,
           "its job has max_epochs " + std::to_string(spec.max_epochs()));

@@ -226,11 +226,18 @@ bool Error::deleted_trial() const { return reason == "ERROR_REASON_TRIAL_DELETED
 bool Error::nothing_left() const { return reason == "ERROR_REASON_NO_BATCH_SIZE_LEFT"; }
 
 bool Error::server_away() const {
-  // The reasons of errors that the request itself leads to.
-  static const std::set<std::string> kRefusals{
-      "ERROR_REASON_INVALID_JOB_SPEC", "ERROR_REASON_JOB_DIFFERS", "ERROR_REASON_INVALID_RESULT",
-      "ERROR_REASON_INVALID_REQUEST"};
-  return !kRefusals.count(reason) && !unknown_trial() && !deleted_trial() && !nothing_left();
+  // Without a reason, the status is not that of a Wattwise server.
+  if (reason.empty()) return true;
+  // By the status, because a later server has more reasons.
+  switch (code) {
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::NOT_FOUND:
+    case grpc::StatusCode::ALREADY_EXISTS:
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return false;
+    default:
+      return true;
+  }
 }
 
 bool Error::denied() const {

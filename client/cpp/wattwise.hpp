@@ -40,8 +40,9 @@ class Error : public std::runtime_error {
 
   // Whether the same call may succeed later.
   bool retryable() const;
-  // Whether the call failed for no fault of its own: the server could not be reached in time, has failed, or gave an
-  // invalid answer. Continue training: reports are cumulative, so the next one replaces a lost one.
+  // Whether the server has not refused the request itself: it could not be reached in time, has failed or reached a limit,
+  // does not accept the caller (see denied()), or gave an invalid answer. Continue training: reports are cumulative, so the
+  // next one replaces a lost one. An error with a reason that is newer than this client goes by its status.
   bool server_away() const;
   // Whether the token or the certificate of the caller is not accepted.
   bool denied() const;

@@ -19,9 +19,8 @@ const (
 	// The warnings that are shown of one trial; there are fewer reasons for them.
 	mostWarnings = 20
 	// In bytes; servers cut their texts to fit into the headers of an answer, which are not larger.
-	longestText  = 8192
-	leastLease   = 1
-	longestLease = 365 * 24 * 3600
+	longestText = 8192
+	leastLease  = 1
 )
 
 // shown returns a text of the server for logs and terminals: cut if it is very long, without control characters.
@@ -79,7 +78,7 @@ func checkRegistered(answer *v1.RegisterJobResponse, sent *v1.JobSpec) error {
 	switch {
 	case other != "":
 		return invalidAnswer(call, "its job has another %s than the job that was registered", other)
-	case lease != 0 && !(lease >= leastLease && lease <= longestLease):
+	case lease != 0 && !(lease >= leastLease && lease <= math.MaxFloat64):
 		return invalidAnswer(call, "its job has the lease %g s", lease)
 	case spec.MaxEpochs != nil && *spec.MaxEpochs < 1:
 		return invalidAnswer(call, "its job has max_epochs %d", *spec.MaxEpochs)

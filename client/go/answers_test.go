@@ -1,6 +1,7 @@
 package wattwise
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -63,6 +64,18 @@ func TestListsOfRegisteredJobs(t *testing.T) {
 		err := checkRegistered(&v1.RegisterJobResponse{Job: &v1.Job{Spec: spec}}, sent)
 		if (err == nil) != found.same {
 			t.Errorf("%v: %v", found, err)
+		}
+	}
+}
+
+func TestLeasesOfRegisteredJobs(t *testing.T) {
+	for lease, valid := range map[float64]bool{
+		0: true, 1: true, 3e9: true, -1: false, 0.1: false, math.Inf(1): false, math.NaN(): false,
+	} {
+		spec := &v1.JobSpec{JobId: "job", TrialLeaseSeconds: proto.Float64(lease)}
+		err := checkRegistered(&v1.RegisterJobResponse{Job: &v1.Job{Spec: spec}}, &v1.JobSpec{JobId: "job"})
+		if (err == nil) != valid {
+			t.Errorf("%g: %v", lease, err)
 		}
 	}
 }

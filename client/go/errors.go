@@ -42,18 +42,20 @@ func (e *Error) Retryable() bool {
 	return e.Code == codes.Unavailable || e.Code == codes.Canceled
 }
 
-// ServerAway reports whether a call failed for no fault of its own: the server could not be reached in time, has failed, or
-// gave an invalid answer. Continue training: reports are cumulative, so the next one replaces a lost one.
+// ServerAway reports whether a call failed although the server has not refused the request itself: it could not be reached
+// in time, has failed or reached a limit, does not accept the caller's token or certificate, or gave an invalid answer.
+// Continue training: reports are cumulative, so the next one replaces a lost one. An error with a reason that is newer than
+// this client goes by its status.
 func ServerAway(err error) bool {
-	var refused *Error
-	return errors.As(err, &refused) && !refusals[refused.Reason]
+	var failed *Error
+	// Without a reason, the status is not that of a Wattwise server.
+	return errors.As(err, &failed) && (failed.Reason == "" || !refusals[failed.Code])
 }
 
-// refusals are the reasons of errors that the request itself leads to.
-var refusals = map[string]bool{
-	"ERROR_REASON_INVALID_JOB_SPEC": true, "ERROR_REASON_JOB_DIFFERS": true, "ERROR_REASON_INVALID_RESULT": true,
-	"ERROR_REASON_INVALID_REQUEST": true, jobNotFound: true, trialNotFound: true, trialDeleted: true,
-	nothingLeft: true,
+// refusals are the statuses of errors that the request itself leads to. They do not depend on the reason, because a later
+// server has more reasons.
+var refusals = map[codes.Code]bool{
+	codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true, codes.FailedPrecondition: true,
 }
 
 // denied reports whether the token or the certificate of the caller is not accepted.

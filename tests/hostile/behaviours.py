@@ -239,16 +239,24 @@ def _refusals() -> Iterable[Behaviour]:
     escaped = reason("ERROR_REASON_INVALID_JOB_SPEC", call_id=ESCAPES)
     escaped.metadata[ESCAPES] = ESCAPES
     again = reason("ERROR_REASON_INVALID_REQUEST", retryable=True)
+    future = reason("ERROR_REASON_FROM_THE_FUTURE")
     for does, answer, ends, waits in (
         ("a retry in ten years", refusing(unavailable, "later", away, decade), (0,), True),
         ("a refusal that is to be retried", refusing(invalid, "x", again), (0, 1), True),
         ("escapes in all details of an error", refusing(invalid, ESCAPES, escaped, faults), (1,), False),
-        ("an unknown reason", refusing(internal, "x", reason("ERROR_REASON_FROM_THE_FUTURE")), (0,), False),
+        ("an unknown reason", refusing(internal, "x", future), (0,), False),
+        ("an unknown reason to refuse", refusing(invalid, "x", future), (1,), False),
         ("details that are no message", refusing(internal, "x", raw=b"\xff\xff"), (0,), False),
         ("no answers", _never, (0,), True),
         ("answers after the deadline", _late, (0,), True),
     ):
         yield Behaviour(does, answers=dict.fromkeys(_ALL, answer), ends=ends, waits=waits)
+    yield Behaviour(
+        "an unknown reason to refuse a report",
+        answers={"ReportResult": refusing(invalid, "x", future)},
+        streams={"StreamResults": _nothing},
+        ends=(1,),
+    )
     forgotten = refusing(grpc.StatusCode.NOT_FOUND, "x", reason("ERROR_REASON_TRIAL_NOT_FOUND"))
     for does, answer, waits in (
         ("trials that are forgotten at once", forgotten, False),

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import BadRequest
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    InvalidRequestError,
+    NotPossibleNowError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    ServerError,
+    ServerUnavailableError,
+    UnauthenticatedError,
+    UnsupportedCallError,
+    WattwiseError,
+    v1,
+)
+from wattwise.errors import Violation
 from wattwise_replay.own_trials import from_server
 
 from tests.client.commands.conftest import records
 from tests.client.commands.test_hostile import COMMANDS, JOB, ended
+from tests.client.training.script import StepMonitor, begun, job_spec
 from tests.client.training.test_resume import preempted, resumed, trial_of
-from tests.hostile.server import Behaviour, HostileServer
+from tests.hostile.behaviours import reason, refusing
+from tests.hostile.server import Behaviour, Call, HostileServer
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 from tests.protos.later import LATER, Later, enums_of, everywhere, methods, oneofs_of
@@ -26,6 +45,23 @@ READERS = (
     f"export {JOB} --format json",
 )  # fmt: skip
 """Commands whose output does not change with time."""
+
+LATER_REASON = "ERROR_REASON_LATER"
+CLASSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: NotPossibleNowError,
+    grpc.StatusCode.ALREADY_EXISTS: NotPossibleNowError,
+    grpc.StatusCode.FAILED_PRECONDITION: NotPossibleNowError,
+    grpc.StatusCode.UNAVAILABLE: ServerUnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: ServerUnavailableError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhaustedError,
+    grpc.StatusCode.UNIMPLEMENTED: UnsupportedCallError,
+    grpc.StatusCode.INTERNAL: ServerError,
+    grpc.StatusCode.ABORTED: ServerError,
+}
+"""The classes of errors for a reason that is newer than this release, by status."""
 
 FIELDS = Later()
 VALUES = Later(enums=enums_of(*methods().values()), oneofs=oneofs_of(*methods().values()))
@@ -143,3 +179,80 @@ def test_resumed_trial_of_unknown_status_is_over(grpc_server: LiveServer) -> Non
     assert again.last_epoch == 1
     assert again.decision is not None
     assert again.decision.target_reached
+
+
+@pytest.mark.parametrize("retryable", [True, False], ids=["retryable", "not retryable"])
+@pytest.mark.parametrize(("code", "kind"), CLASSES.items(), ids=[code.name for code in CLASSES])
+def test_unknown_error_reason(
+    grpc_server: LiveServer, code: grpc.StatusCode, kind: type[WattwiseError], *, retryable: bool
+) -> None:
+    """An error with an unknown reason has the class of its status, and all that the server said of it."""
+    info = reason(LATER_REASON, retryable=retryable, call_id="c1", later="x")
+    faults = BadRequest(field_violations=[BadRequest.FieldViolation(field="later_field", description="is wrong")])
+    behaviour = Behaviour("x", answers={"GetJob": refusing(code, "no", info, faults)})
+    with (
+        HostileServer(behaviour, grpc_server.address) as front,
+        Client(front.address, retry=False) as client,
+        pytest.raises(WattwiseError) as caught,
+    ):
+        client.get_job(JOB)
+    error = caught.value
+    assert type(error) is kind
+    assert (error.reason, error.call_id, error.retryable) == (LATER_REASON, "c1", retryable)
+    assert error.metadata["later"] == "x"
+    assert error.violations == (Violation("later_field", "is wrong"),)
+    assert "no (call c1)" in str(error)
+
+
+def test_unknown_retryable_error_is_retried(grpc_server: LiveServer, job: str) -> None:
+    """Whether a call is repeated is for the server to say."""
+    busy = refusing(grpc.StatusCode.ABORTED, "busy", reason(LATER_REASON, retryable=True))
+    tries = 0
+
+    async def once(call: Call) -> Message | bytes:
+        nonlocal tries
+        tries += 1
+        return await (busy(call) if tries == 1 else call.real())
+
+    behaviour = Behaviour("x", answers={"GetJob": once})
+    with HostileServer(behaviour, grpc_server.address) as front, Client(front.address) as client:
+        assert client.get_job(job).job.spec.job_id == job
+    assert tries == 2
+
+
+REFUSING = [each for each, kind in CLASSES.items() if kind in (InvalidRequestError, NotPossibleNowError)]
+"""Statuses with which a server refuses a request that no repetition makes valid."""
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["stream", "call"])
+@pytest.mark.parametrize("code", REFUSING, ids=[code.name for code in REFUSING])
+def test_report_that_is_refused_for_an_unknown_reason(
+    grpc_server: LiveServer, code: grpc.StatusCode, *, streams: bool
+) -> None:
+    """The training learns of it, and the report is not sent again."""
+    answer = refusing(code, "no", reason(LATER_REASON))
+
+    async def stream(call: Call) -> AsyncIterator[bytes]:
+        if streams:
+            await answer(call)
+        for _ in ():
+            yield b""
+
+    behaviour = Behaviour("x", answers={"ReportResult": answer}, streams={"StreamResults": stream})
+    with HostileServer(behaviour, grpc_server.address) as front:
+        bso = begun(front.address)
+        with pytest.raises(CLASSES[code]):
+            bso.on_evaluate(0.1)
+        bso.close()
+        calls = [method for method, _ in front.requests].count("ReportResult")
+        assert calls in ((0, 1) if streams else (1,))
+
+
+@pytest.mark.parametrize("code", REFUSING, ids=[code.name for code in REFUSING])
+def test_launch_that_is_refused_for_an_unknown_reason(grpc_server: LiveServer, code: grpc.StatusCode) -> None:
+    """No fallback hides that a launch was refused."""
+    behaviour = Behaviour("x", answers={"GetNextBatchSize": refusing(code, "no", reason(LATER_REASON))})
+    with HostileServer(behaviour, grpc_server.address) as front:
+        bso = BatchSizeOptimizer(front.address, job_spec(), monitor=StepMonitor(), fallback="default")
+        with pytest.raises(CLASSES[code]):
+            bso.get_batch_size()

@@ -1,4 +1,4 @@
-/** The errors that this package throws, and the table that maps a server's error to a class. */
+/** The errors that this package throws, and the tables that map a server's error to a class. */
 
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { decodeDetails, type Violation } from "./details.js";
@@ -10,7 +10,10 @@ const DOMAIN = "wattwise.v1";
 
 /** The properties of an error besides its message. */
 export interface Refusal {
-  /** Why the server refused the call; undefined if the error does not come from a Wattwise server. */
+  /**
+   * Why the server refused the call; undefined if the error does not come from a Wattwise server. A reason that is newer
+   * than this client is its name, which `ErrorReason` does not list.
+   */
   reason?: ErrorReason;
   /** Name of the gRPC status, such as "NOT_FOUND"; empty if no call was made. */
   status?: string;
@@ -51,7 +54,7 @@ export class WattwiseError extends Error {
 /** The job's configuration is invalid; `violations` lists all faults. */
 export class InvalidJobSpecError extends WattwiseError {}
 
-/** A job with another configuration is registered under this id; `metadata` has a key for every field that differs. */
+/** A job with another configuration is registered under this id; `violations` lists every difference. */
 export class JobDiffersError extends WattwiseError {}
 
 /** No job has this id. */
@@ -139,6 +142,21 @@ const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
   [ErrorReason.ERROR_REASON_PERMISSION_DENIED]: PermissionDeniedError,
 };
 
+/** The classes of errors whose reason is newer than this client. Their metadata says whether a retry helps. */
+const OF_LATER_REASONS: Partial<Record<status, ErrorClass>> = {
+  [status.INVALID_ARGUMENT]: InvalidRequestError,
+  [status.NOT_FOUND]: NotPossibleNowError,
+  [status.ALREADY_EXISTS]: NotPossibleNowError,
+  [status.FAILED_PRECONDITION]: NotPossibleNowError,
+  [status.UNAVAILABLE]: ServerUnavailableError,
+  [status.CANCELLED]: ServerUnavailableError,
+  [status.DEADLINE_EXCEEDED]: ServerUnavailableError,
+  [status.UNAUTHENTICATED]: UnauthenticatedError,
+  [status.PERMISSION_DENIED]: PermissionDeniedError,
+  [status.RESOURCE_EXHAUSTED]: ResourceExhaustedError,
+  [status.UNIMPLEMENTED]: UnsupportedCallError,
+};
+
 /** Errors without a reason of ours, which come from gRPC, a proxy or another server: class and message. */
 const BY_STATUS: Partial<Record<status, [ErrorClass, string]>> = {
   [status.UNAVAILABLE]: [ServerUnavailableError, "cannot reach a Wattwise server at"],
@@ -196,10 +214,10 @@ export function fromServiceError(error: ServiceError, address: string): Wattwise
   const details = decodeDetails(typeof raw === "string" ? undefined : raw);
   const name = status[error.code] ?? "UNKNOWN";
   const description = shown(error.details || name);
-  const errorClass = details.domain === DOMAIN ? BY_REASON[details.reason as ErrorReason] : undefined;
-  if (errorClass === undefined) {
+  if (details.domain !== DOMAIN || details.reason === "") {
     return withoutReason(error, description, address, name);
   }
+  const errorClass = BY_REASON[details.reason as ErrorReason] ?? OF_LATER_REASONS[error.code] ?? ServerError;
   const violations = details.violations.map(({ field, description }) => ({
     field: shown(field),
     description: shown(description),
@@ -207,7 +225,8 @@ export function fromServiceError(error: ServiceError, address: string): Wattwise
   const metadata = Object.fromEntries(Object.entries(details.metadata).map((entry) => entry.map(shown)));
   const prefix = errorClass === ServerUnavailableError ? `the server at ${address} is temporarily unavailable: ` : "";
   const suffix = metadata["call_id"] ? ` (call ${metadata["call_id"]})` : "";
-  const refusal = { reason: details.reason as ErrorReason, status: name, violations, metadata, cause: error };
+  const reason = shown(details.reason) as ErrorReason;
+  const refusal = { reason, status: name, violations, metadata, cause: error };
   return new errorClass(`${prefix}${description}${suffix}`, refusal);
 }
 

@@ -12,6 +12,7 @@ import {
   JobDiffersError,
   JobNotFoundError,
   NoBatchSizeLeftError,
+  NotPossibleNowError,
   PermissionDeniedError,
   ServerUnavailableError,
   TrialDeletedError,
@@ -528,6 +529,7 @@ const REFUSALS = [
   JobDiffersError,
   JobNotFoundError,
   NoBatchSizeLeftError,
+  NotPossibleNowError,
   TrialDeletedError,
   TrialNotFoundError,
 ];

@@ -35,6 +35,18 @@ test("lists that differ are refused, in another order they are the same", () => 
   }
 });
 
+test("a later server may allow longer leases, and what is no time is refused", () => {
+  const sent = JobSpec.fromPartial({ jobId: "job" });
+  const answer = (trialLeaseSeconds: number): RegisterJobResponse =>
+    RegisterJobResponse.fromPartial({ job: { spec: { ...sent, trialLeaseSeconds } } });
+  for (const lease of [0, 1, 3e9]) {
+    assert.equal(checkedJob(answer(lease), sent).trialLeaseSeconds, lease);
+  }
+  for (const lease of [-1, 0.1, Number.NaN, Number.POSITIVE_INFINITY]) {
+    assert.throws(() => checkedJob(answer(lease), sent), InvalidAnswerError);
+  }
+});
+
 test("pages that may never end are refused", () => {
   const seen = new Set([""]);
   checkNextPage("ListJobs", 1, "a", seen);

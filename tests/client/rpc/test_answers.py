@@ -118,9 +118,21 @@ def test_registered_job() -> None:
         check_registered(v1.Job(spec=v1.JobSpec(job_id="a", eta_knob=0.5)), sent)
 
 
+def test_lease_of_a_registered_job() -> None:
+    """A later server may allow longer leases; what is no time is refused."""
+    sent = v1.JobSpec(job_id="a")
+    for lease in (0.0, 1.0, 3e9):
+        check_registered(v1.Job(spec=v1.JobSpec(job_id="a", trial_lease_seconds=lease)), sent)
+    for lease in (-1.0, 0.1, math.nan, math.inf):
+        with pytest.raises(InvalidAnswerError, match="lease"):
+            check_registered(v1.Job(spec=v1.JobSpec(job_id="a", trial_lease_seconds=lease)), sent)
+
+
 def test_errors_of_a_server(grpc_server: LiveServer) -> None:
     """An error's texts have no control characters; without a reason of ours a request is not called invalid."""
-    refusal = refusing(grpc.StatusCode.INVALID_ARGUMENT, ESCAPES, reason("ERROR_REASON_X", call_id=ESCAPES))
+    foreign = reason("ERROR_REASON_X", call_id=ESCAPES)
+    foreign.domain = "another"
+    refusal = refusing(grpc.StatusCode.INVALID_ARGUMENT, ESCAPES, foreign)
     with (
         HostileServer(Behaviour("x", answers={"GetJob": refusal}), grpc_server.address) as server,
         Client(server.address) as client,

@@ -19,8 +19,6 @@ from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.outcome import ENDED, OUTPUT, RUNNING, LaunchOutcome, MeasuredEpoch, has_client
 from wattwise.driver.process import Process
 from wattwise.errors import (
-    InvalidRequestError,
-    InvalidResultError,
     JobNotFoundError,
     TrialDeletedError,
     TrialNotFoundError,
@@ -30,6 +28,7 @@ from wattwise.errors import (
 from wattwise.files import open_file
 from wattwise.rpc.answers import heartbeat_seconds
 from wattwise.spec import max_power_watts
+from wattwise.training.delivery import REFUSED_REPORTS
 from wattwise.training.resume import Progress
 from wattwise.training.rules import cost, own_decision
 from wattwise.training.windows import TrainingWindows, training_result
@@ -329,7 +328,9 @@ class LeaseKeeper:
         self._has_sent = True
         try:
             decision = self._client.report_result(self._results[0])
-        except (InvalidResultError, InvalidRequestError) as error:
+        except REFUSED_REPORTS as error:
+            if error.retryable:
+                raise
             log.warning("trial %d: %s", self._trial.trial_number, error)
             self._results.popleft()
             return self._client.heartbeat(self._trial)

@@ -30,13 +30,13 @@ from wattwise.driver.outcome import (
     saved_epochs,
     saved_outcome,
 )
-from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundError, WattwiseError
+from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError
 from wattwise.files import FileError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
 from wattwise.rpc.labels import launch_labels
 from wattwise.spec import max_power_watts
-from wattwise.training.delivery import REFUSALS, deliver_record, opened
+from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.resume import ended_by_trainer, has_ended, joules_or_none
 from wattwise.training.rules import cost, own_decision
@@ -351,7 +351,7 @@ class Launcher:
         """Reports a measurement; returns whether it ends the trial."""
         try:
             return self.client.report_result(result, timeout=timeout).stop_train
-        except InvalidResultError as error:
+        except REFUSED_REPORTS as error:
             self.run.board.say(f"trial {result.trial.trial_number}: {error}")
             return False
 

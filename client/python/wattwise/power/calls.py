@@ -11,6 +11,7 @@ from wattwise import v1
 from wattwise.errors import (
     InvalidRequestError,
     JobNotFoundError,
+    NotPossibleNowError,
     ServerUnavailableError,
     TrialDeletedError,
     TrialNotFoundError,
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 _PAUSE_FACTOR = 20.0
 """After a failed call, calls pause for this many times its duration: training loses 5 % of its time at most."""
+
+_REFUSALS = (InvalidRequestError, JobNotFoundError, NotPossibleNowError, TrialDeletedError, TrialNotFoundError)
+"""What the server answers to a profile that it will never take."""
 
 
 class PowerLimitCalls:
@@ -84,7 +88,7 @@ class PowerLimitCalls:
         return answer
 
     def _note_failure(self, error: WattwiseError, begun: float) -> None:
-        rejected = isinstance(error, InvalidRequestError | JobNotFoundError | TrialDeletedError | TrialNotFoundError)
+        rejected = isinstance(error, _REFUSALS) and not error.retryable
         if rejected:
             self.unreported = ()
         if not self._warned:

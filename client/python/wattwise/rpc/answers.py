@@ -33,7 +33,7 @@ _LONGEST_TEXT = 8_192
 """The length in characters; servers cut their texts to fit into the headers of an answer, which are not larger."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999."""
-_LEASES = (1.0, 365 * 24 * 3600.0)
+_SHORTEST_LEASE = 1.0
 _LEAST_HEARTBEAT_SECONDS = 0.25
 """Below a third of the shortest lease."""
 
@@ -170,9 +170,8 @@ def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
         else:
             same = _plain(known.get(path, value if value == 0 else None)) == _plain(value)
         require(same or path.startswith("policy."), f"its job has another {path} than the job that was registered")
-    least, most = _LEASES
     lease = spec.trial_lease_seconds
-    require(lease == 0 or least <= lease <= most, f"its job has the lease {lease:g} s")
+    require(lease == 0 or _SHORTEST_LEASE <= lease < math.inf, f"its job has the lease {lease:g} s")
     require(not spec.HasField("max_epochs") or spec.max_epochs >= 1, f"its job has max_epochs {spec.max_epochs}")
     require(not math.isnan(spec.target.value), "its job has the target NaN")
     require(0 <= spec.eta_knob <= 1, f"its job has eta_knob {spec.eta_knob:g}")

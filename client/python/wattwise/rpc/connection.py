@@ -73,7 +73,7 @@ _SEVERAL_SERVERS: ChannelOptions = (
 _PATIENCE_SECONDS, _LONGEST_PATIENCE = 2.0, 16.0
 _PATIENCE_FACTOR = 3.0
 _STORAGE_SECONDS = 30.0
-_STORAGE, _SHUTTING_DOWN = "ERROR_REASON_STORAGE_UNAVAILABLE", "ERROR_REASON_SHUTTING_DOWN"
+_STORAGE = "ERROR_REASON_STORAGE_UNAVAILABLE"
 
 _ORDER = os.urandom(8)
 """Decides which of several servers the clients of this process prefer."""
@@ -248,11 +248,8 @@ class Connection:
         """Leaves a server for the next one if its error shows that it is lost; returns whether that was done."""
         if not (self.several and isinstance(error, ServerUnavailableError)):
             return False
-        if error.reason == _STORAGE:
+        if error.reason == _STORAGE and self._stays:
             # If the database is away, another server does not help. One server may be cut off from it.
-            if self._stays:
-                return False
-        elif error.reason not in ("", _SHUTTING_DOWN):
             return False
         if self._links.get(os.getpid()) is link:
             self.note_lost(link, error)
@@ -270,7 +267,7 @@ class Connection:
         failure = from_rpc_error(error, link.server)
         if is_old(error):
             self.spread(link)
-        elif isinstance(failure, ServerUnavailableError) and failure.reason in ("", _SHUTTING_DOWN):
+        elif isinstance(failure, ServerUnavailableError) and failure.reason != _STORAGE:
             self.note_lost(link, failure)
         return failure
 

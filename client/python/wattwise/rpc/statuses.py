@@ -1,4 +1,4 @@
-"""gRPC statuses as exceptions: one table from the server's reasons, one for statuses without a reason."""
+"""gRPC statuses as exceptions: by the server's reason, by the status of an unknown reason, or without a reason."""
 
 from __future__ import annotations
 
@@ -57,6 +57,21 @@ BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_INTERNAL": ServerError,
     "ERROR_REASON_UNAUTHENTICATED": UnauthenticatedError,
     "ERROR_REASON_PERMISSION_DENIED": PermissionDeniedError,
+}
+
+# The errors whose reason is newer than this client. Their own metadata says whether a retry helps.
+_OF_LATER_REASONS: dict[grpc.StatusCode, type[WattwiseError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: NotPossibleNowError,
+    grpc.StatusCode.ALREADY_EXISTS: NotPossibleNowError,
+    grpc.StatusCode.FAILED_PRECONDITION: NotPossibleNowError,
+    grpc.StatusCode.UNAVAILABLE: ServerUnavailableError,
+    grpc.StatusCode.CANCELLED: ServerUnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: ServerUnavailableError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhaustedError,
+    grpc.StatusCode.UNIMPLEMENTED: UnsupportedCallError,
 }
 
 # Statuses without a Wattwise reason, from gRPC itself, a proxy or another server. The text precedes the address.
@@ -119,17 +134,17 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     log.debug("a call to %s failed: %s", address, printable(str(error)))
     info, violations = _details(error)
     message = shown(error.details() or error.code().name)
-    known = BY_REASON.get(info.reason) if info.domain == DOMAIN else None
-    if known is None:
+    if info.domain != DOMAIN or not info.reason:
         return _without_reason(error.code(), message, address)
-    if issubclass(known, ServerUnavailableError):
+    kind = BY_REASON.get(info.reason) or _OF_LATER_REASONS.get(error.code(), ServerError)
+    if issubclass(kind, ServerUnavailableError):
         message = f"the server at {address} is temporarily unavailable: {message}"
-    if known is UnauthenticatedError:
+    if kind is UnauthenticatedError:
         message = f"rejected by the server at {address}: {message}"
     metadata = {shown(key): shown(value) for key, value in info.metadata.items()}
     if call_id := metadata.get("call_id"):
         message = f"{message} (call {call_id})"
-    return known(message, reason=info.reason, violations=violations, metadata=metadata)
+    return kind(message, reason=shown(info.reason), violations=violations, metadata=metadata)
 
 
 def _without_reason(code: grpc.StatusCode, message: str, address: str) -> WattwiseError:

@@ -15,6 +15,7 @@ from wattwise.errors import (
     InvalidResultError,
     JobDiffersError,
     JobNotFoundError,
+    NotPossibleNowError,
     ResourceExhaustedError,
     ServerError,
     ServerUnavailableError,
@@ -40,6 +41,7 @@ REFUSALS = (
     InvalidResultError,
     JobDiffersError,
     JobNotFoundError,
+    NotPossibleNowError,
     TrialNotFoundError,
 )
 """What the server answers to a trial that it will never take, as long as nobody changes something.
@@ -47,6 +49,8 @@ REFUSALS = (
 A token that it does not accept says nothing about the trial.
 """
 
+REFUSED_REPORTS = (InvalidRequestError, InvalidResultError, NotPossibleNowError)
+"""What the server answers to a report that it will never take, unless the error is retryable: training continues."""
 
 _FALLBACK = "-fallback"
 

@@ -11,8 +11,6 @@ import time
 
 from wattwise import v1
 from wattwise.errors import (
-    InvalidRequestError,
-    InvalidResultError,
     JobNotFoundError,
     TrialDeletedError,
     TrialNotFoundError,
@@ -24,7 +22,7 @@ from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import enum_constant
-from wattwise.training.delivery import REFUSALS, deliver_record, find_launch
+from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, find_launch
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
 from wattwise.training.resume import Progress, carry_on, ended_by_trainer, joules_or_none, largest
@@ -264,7 +262,7 @@ class Session:
         except TrialDeletedError as error:
             self._stop_deleted(error)
         except WattwiseError as error:
-            if report is not None and isinstance(error, InvalidResultError | InvalidRequestError):
+            if report is not None and isinstance(error, REFUSED_REPORTS) and not error.retryable:
                 self._exchange.refuse(report, error)
             else:
                 self._exchange.lost(str(error))
@@ -488,7 +486,9 @@ class Session:
                 return
             try:
                 decision = self._send(report, _left(ending))
-            except (InvalidResultError, InvalidRequestError) as error:
+            except REFUSED_REPORTS as error:
+                if error.retryable:
+                    raise
                 log.warning(
                     "the server refused the measurement of epoch %d: %s", report.result.measurement.epoch, error
                 )

@@ -11,12 +11,11 @@ from wattwise import v1
 from wattwise.errors import (
     DeadlineError,
     InvalidAnswerError,
-    InvalidRequestError,
-    InvalidResultError,
     WattwiseError,
 )
 from wattwise.rpc.client import Client
 from wattwise.rpc.connection import DecisionStream, starting_threads
+from wattwise.training.delivery import REFUSED_REPORTS
 from wattwise.training.exchange import Exchange, PendingReport
 
 _PROVEN_SECONDS = 60.0
@@ -83,7 +82,8 @@ class ResultStream:
             call.cancel()
         if isinstance(error, DeadlineError):
             call.leave()
-        if isinstance(error, InvalidResultError | InvalidRequestError) and self._unanswered is not None:
+        refused = isinstance(error, REFUSED_REPORTS) and not error.retryable
+        if refused and error is not None and self._unanswered is not None:
             self._exchange.refuse(self._unanswered, error)
         elif error is not None:
             raise error
