@@ -49,6 +49,7 @@ export type EpochReport = { [name in Required]: number } & Partial<Omit<Measurem
 /** The end reasons that a trainer may give. */
 export type TrainerReason =
   | EndReason.END_REASON_COMPLETED
+  | EndReason.END_REASON_STOPPED_EARLY
   | EndReason.END_REASON_ERROR
   | EndReason.END_REASON_OUT_OF_MEMORY
   | EndReason.END_REASON_PREEMPTED;

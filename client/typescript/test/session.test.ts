@@ -95,9 +95,12 @@ test("heartbeats renew the lease, and a closed session sends none", async () => 
 });
 
 test("a trial ended by its trainer has the trainer's reason", async () => {
-  const trial = await client.launch(job());
-  const ended = await trial.end(EndReason.END_REASON_OUT_OF_MEMORY);
-  assert.equal(ended?.endReason, EndReason.END_REASON_OUT_OF_MEMORY);
+  for (const reason of [EndReason.END_REASON_OUT_OF_MEMORY, EndReason.END_REASON_STOPPED_EARLY] as const) {
+    const trial = await client.launch(job());
+    await trial.report(epoch(1, 10, 0.5));
+    const ended = await trial.end(reason);
+    assert.equal(ended?.endReason, reason);
+  }
 });
 
 test("a report of an unknown trial is an error if the session does not know its job", async () => {
