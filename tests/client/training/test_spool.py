@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from wattwise import (
     BatchSizeOptimizer,
@@ -38,6 +39,7 @@ from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.killed import EPOCHS
 from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
 from tests.credentials import issue
+from tests.hostile.server import Behaviour, Call, HostileServer
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -510,6 +512,52 @@ def test_trial_that_another_process_has_ended(server: LiveServer) -> None:
         bso.close()
         assert epochs(client, bso.trial.id) == [1, 2]
         assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_PREEMPTED
+    assert spooled() == []
+
+
+def _newer_reason(answer: Any) -> None:
+    """Gives an interrupted trial a reason that this client does not know."""
+    found = answer.trial if hasattr(answer, "trial") else answer.decision
+    if found.end_reason == v1.END_REASON_PREEMPTED:
+        found.end_reason = 99
+
+
+async def _unimplemented(call: Call) -> AsyncIterator[bytes]:
+    await call.context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+    yield b""
+
+
+def test_trial_that_was_interrupted_for_an_unknown_reason(server: LiveServer) -> None:
+    """What the server lacks is delivered, because the status of the trial says that it can go on."""
+    decisions = ("ReportResult", "Heartbeat", "LookupTrial")
+    newer = Behaviour(
+        "ends trials for a newer reason and has no streams",
+        changes=dict.fromkeys(decisions, _newer_reason),
+        streams={"StreamResults": _unimplemented},
+    )
+    with HostileServer(newer, server.address) as front, Client(server.address) as client:
+        bso = begun(front.address)
+        bso.on_evaluate(0.1)
+        client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        with pytest.raises(TrainFailError):
+            bso.on_evaluate(0.2)
+        bso.close()
+        assert epochs(client, bso.trial.id) == [1, 2]
+    assert spooled() == []
+
+
+def test_trial_that_ends_for_an_unknown_reason_and_lacks_epochs(server: LiveServer) -> None:
+    """The answer to the end of a trial decides by its status, too."""
+
+    def interrupted(answer: v1.EndTrialResponse) -> None:
+        answer.trial.MergeFrom(v1.Trial(end_reason=99, status=v1.TRIAL_STATUS_INTERRUPTED))  # type: ignore[arg-type]
+        answer.trial.ClearField("newest")
+
+    with HostileServer(Behaviour("lost an epoch", changes={"EndTrial": interrupted}), server.address) as front:
+        bso = begun(front.address)
+        bso.on_evaluate(0.1)
+        bso.close()
+        assert front.requests[-1][0] == "ImportTrial"
     assert spooled() == []
 
 

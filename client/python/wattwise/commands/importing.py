@@ -19,10 +19,8 @@ from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED
-from wattwise.training.resume import ended_by_trainer
 
 _MOST_FAULTS = 100
-_UNDECIDED_ENDS = (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
 """Ends of trials that no measurement has decided, besides those by which a trainer ends a trial for good."""
 FORMAT = """The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
 
@@ -173,7 +171,8 @@ def _differs(trial: FileTrial, known: v1.Trial) -> bool:
 
 def _ended_undecided(known: v1.Trial) -> bool:
     """Whether no measurement has decided a known trial: its newest is the last one that it was imported with."""
-    return ended_by_trainer(known) or known.end_reason in _UNDECIDED_ENDS
+    undecided = known.status in (v1.TRIAL_STATUS_FAILED, v1.TRIAL_STATUS_INTERRUPTED)
+    return undecided or known.end_reason == v1.END_REASON_STOPPED_EARLY
 
 
 def _difference(args: argparse.Namespace, known: v1.Trial) -> str:

@@ -14,8 +14,6 @@ _VERSION = 1
 _LATEST = 253_402_300_799 * 10**9
 """The end of the year 9999, in which the times of protobuf end."""
 
-_ENDED_BY_TRAINER = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
-
 _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new trial"
 
 
@@ -182,8 +180,6 @@ def has_ended(trial: v1.Trial) -> bool:
 
 def ended_by_trainer(trial: v1.Trial) -> bool:
     """Whether its trainer ended the trial for good and without a decision, so that it cannot continue."""
-    if trial.end_reason in v1.EndReason.values():
-        return trial.end_reason in _ENDED_BY_TRAINER
     return trial.status == v1.TRIAL_STATUS_FAILED
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Mapping
 
 from wattwise import v1
 from wattwise.errors import (
@@ -32,13 +33,22 @@ from wattwise.training.trial import StartedTrial
 _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
 _LONGEST_STREAM_PAUSE = 60.0
-_DECIDED = (
-    v1.END_REASON_TARGET_REACHED,
-    v1.END_REASON_COST_BOUND,
-    v1.END_REASON_MAX_EPOCHS,
-    v1.END_REASON_JOB_DELETED,
-)
-_RESUMABLE = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
+_STATUS_AFTER: Mapping[v1.EndReason.ValueType, v1.TrialStatus.ValueType] = {
+    v1.END_REASON_TARGET_REACHED: v1.TRIAL_STATUS_DECIDED,
+    v1.END_REASON_COST_BOUND: v1.TRIAL_STATUS_DECIDED,
+    v1.END_REASON_JOB_DELETED: v1.TRIAL_STATUS_DECIDED,
+    v1.END_REASON_STOPPED_EARLY: v1.TRIAL_STATUS_DECIDED,
+    v1.END_REASON_COMPLETED: v1.TRIAL_STATUS_FAILED,
+    v1.END_REASON_ERROR: v1.TRIAL_STATUS_FAILED,
+    v1.END_REASON_OUT_OF_MEMORY: v1.TRIAL_STATUS_FAILED,
+    v1.END_REASON_PREEMPTED: v1.TRIAL_STATUS_INTERRUPTED,
+    v1.END_REASON_LOST: v1.TRIAL_STATUS_INTERRUPTED,
+}
+"""The status of a trial by the end reason of its decision.
+
+The server is asked for other trials: those of a reason that it knows alone, and those that ended with their last epoch,
+which it may have lost since, such as by a failover to an older database.
+"""
 
 
 class Session:
@@ -408,7 +418,7 @@ class Session:
             self._stop_deleted(error)
             return
         if trial is not None:
-            self._settle(trial.end_reason, trial.newest.epoch, _left(ending))
+            self._settle(trial.status, trial.end_reason, trial.newest.epoch, _left(ending))
 
     def _delivered(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
@@ -432,10 +442,13 @@ class Session:
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
 
-    def _settle(self, reason: v1.EndReason.ValueType, last_epoch: int, timeout: float) -> None:
+    def _settle(
+        self, status: v1.TrialStatus.ValueType, reason: v1.EndReason.ValueType, last_epoch: int, timeout: float
+    ) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.
 
         Args:
+            status: the status of the server's trial.
             reason: why the server's trial has ended.
             last_epoch: the newest epoch that the server has of it.
             timeout: seconds.
@@ -444,8 +457,9 @@ class Session:
             WattwiseError: if it cannot be delivered.
         """
         measured = [result.measurement.epoch for result, _ in self._journal.record.results]
-        if reason in _RESUMABLE and measured and measured[-1] > last_epoch:
-            if not self._journal.record.end_reason:
+        if status == v1.TRIAL_STATUS_INTERRUPTED and measured and measured[-1] > last_epoch:
+            # A journal has no unknown reason: the trial is delivered as lost, which counts alike.
+            if not self._journal.record.end_reason and reason in v1.EndReason.values():
                 self._journal.end(reason)
             self._import(timeout)
         else:
@@ -454,30 +468,24 @@ class Session:
     def _check_stopped(self) -> None:
         """Settles a trial that the server has stopped: another process may have ended it, rather than a decision."""
         decision = self._exchange.decision or v1.Decision()
-        if self._journal.record.spare_id and decision.end_reason not in _DECIDED:
-            # It is not known yet of which trial this is: the delivery finds out.
-            return
+        reason, last_epoch = decision.end_reason, decision.last_epoch
+        status = _STATUS_AFTER.get(reason)
         try:
-            if decision.end_reason == v1.END_REASON_MAX_EPOCHS and self._lost_after_decision():
-                self._import(self._timeout)
-            else:
-                self._settle(decision.end_reason, decision.last_epoch, self._timeout)
+            if status is None:
+                found = find_launch(self._client, self._journal.record.trial_id, self._timeout)
+                if found is None:
+                    self._detach("it does not know the launch")
+                    self._import(self._timeout)
+                    return
+                status, last_epoch = found.status, found.newest.epoch
+            if self._journal.record.spare_id and status != v1.TRIAL_STATUS_DECIDED:
+                # It is not known yet of which trial this is: the delivery finds out.
+                return
+            self._settle(status, reason, last_epoch, self._timeout)
+        except TrialDeletedError:
+            self._settled = True
         except WattwiseError as error:
             log.debug("the rest of the trial is not delivered: %s", error)
-
-    def _lost_after_decision(self) -> bool:
-        """Whether the server has lost a trial that it has decided, such as by a failover to an older database.
-
-        Raises:
-            WattwiseError: if the server does not answer.
-        """
-        try:
-            found = find_launch(self._client, self._journal.record.trial_id, self._timeout)
-        except TrialDeletedError:
-            return False
-        if found is None:
-            self._detach("it does not know the launch")
-        return found is None
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""
