@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from wattwise import v1
 from wattwise.commands.answer import main_quantity, shown_saving
 from wattwise.commands.humanize import energy_of
-from wattwise.commands.tables import banned, baseline_waits, beta_knob, direction, has_stages, policy
+from wattwise.commands.tables import banned, baseline_waits, beta_knob, direction, has_stages, max_epochs, policy
 from wattwise.monitor.kind import monitor_text
 from wattwise.spec import gpus_text, max_power_watts, policy_name
 
@@ -97,7 +97,7 @@ def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
         ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
-        ("Target", f"metric {direction(spec)} {spec.target.value:g} within {spec.max_epochs} epochs"),
+        ("Target", f"metric {direction(spec)} {spec.target.value:g} within {max_epochs(spec)}"),
         ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
         ("Stopped early", stopping),
         ("GPUs", gpus_text(spec, "×")),
@@ -157,7 +157,7 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 if delivered
                 else dash,
                 "policy": policy(spec),
-                "target": f"{spec.target.value:g} within {spec.max_epochs} epochs",
+                "target": f"{spec.target.value:g} within {max_epochs(spec)}",
                 "η": f"{spec.eta_knob:g}",
                 "GPUs": gpus_text(spec, "×"),
                 "monitor": monitor_text(job.monitor) or dash,

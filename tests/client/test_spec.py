@@ -102,7 +102,7 @@ def test_refusals_have_the_names_of_the_fields(grpc_addr: str) -> None:
             client.register_job(replace(spec, target_metric=0.8, beta_knob="off", seed=7))
     assert {each.field: each.description for each in differs.value.violations} == {
         "job.target_metric": "registered 0.9, requested 0.8",
-        "job.beta_knob": "registered 2.0, requested off",
+        "job.beta_knob": "registered cost_bound with beta_knob 2.0, requested off",
         "job.seed": "registered 1, requested 7",
     }
     assert "job.target_metric: registered 0.9, requested 0.8" in str(differs.value)

@@ -43,6 +43,7 @@ _FLAT = {
     **{path: name for name, path in _PATHS.items()},
     **{f"policy.{policy}.{name}": name for policy, names in POLICIES.items() for name in names},
     "target": "target_metric",
+    "early_stopping": "beta_knob",
     "early_stopping.off": "beta_knob",
     "gpus": "gpu",
 }

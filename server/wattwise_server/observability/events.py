@@ -106,12 +106,17 @@ class PriorUnused:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """A person changed what a job's search does; `change` says what, with its batch size and trial if it has them."""
+    """A person changed what a job's search does; `change` says what, with its batch size and trial if it has them.
+
+    Attributes:
+        details: More about the change, for people; may be empty.
+    """
 
     job: Job
     change: str
     batch_size: int | None
     trial_number: int | None
+    details: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Obser
 from wattwise_server.policy.base import Banned, Readmitted, Unbanned
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
-from wattwise_server.usecases.job_spec import JobDraft, with_policy
+from wattwise_server.usecases.job_spec import JobDraft, policy_change, with_policy
 from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
@@ -214,16 +214,25 @@ class Control:
             spec, registered = with_policy(job, draft), job.registered or job.spec
             if spec == job.spec:
                 return job
+            change = policy_change(job.spec, spec)
             job = replace(job, spec=spec, registered=None if spec == registered else registered)
-            return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "policy changed")
+            job = await _with_rebuilt_search(job, await tx.events())
+            return self._save(tx, job, "policy changed", details=change)
 
     def _save(
-        self, tx: Transaction, job: Job, change: str, batch_size: int | None = None, trial: Trial | None = None
+        self,
+        tx: Transaction,
+        job: Job,
+        change: str,
+        batch_size: int | None = None,
+        trial: Trial | None = None,
+        *,
+        details: str = "",
     ) -> Job:
         before, job = tx.job, with_change_warnings(job)
         tx.save_job(job)
         number = None if trial is None else trial.number
-        self._publisher.publish(tx, JobChanged(job, change, batch_size, number))
+        self._publisher.publish(tx, JobChanged(job, change, batch_size, number, details))
         if before is not None:
             self._publisher.publish_best(tx, before, job)
         return job

@@ -97,6 +97,22 @@ def with_policy(job: Job, draft: JobDraft) -> JobSpec:
     return spec
 
 
+def policy_change(old: JobSpec, new: JobSpec) -> str:
+    """What a change of a policy changes, for people."""
+    if old.policy != new.policy:
+        return f"from {_policy_text(old)} to {_policy_text(new)}"
+    pairs = ((name, getattr(old, name), getattr(new, name)) for name in PARAMETERS)
+    changed = [f"{name} from {_brief(was)} to {_brief(now)}" for name, was, now in pairs if was != now]
+    return f"{new.policy}, {', '.join(changed)}"
+
+
+def _policy_text(spec: JobSpec) -> str:
+    """A policy and those of its parameters that are not the defaults; prior jobs are those of another policy, too."""
+    pairs = [(name, getattr(spec, name)) for name in PARAMETERS if name != "prior_job_ids"]
+    special = [f"{name} {_brief(value)}" for name, value in pairs if value != DEFAULTS[name]]
+    return f"{spec.policy} ({', '.join(special)})" if special else spec.policy
+
+
 def check_identical(job: Job, draft: JobDraft) -> None:
     """Compares a job's configuration with that of another registration.
 
@@ -119,11 +135,7 @@ def check_identical(job: Job, draft: JobDraft) -> None:
         differing = [*_differences(job, draft, requested), *changed]
     if differing:
         policy = requested.policy
-        violations = [
-            Violation(f"job.{path_of(name, policy)}", f"registered {_brief(old)}, requested {_brief(new)}")
-            for name, old, new in differing
-        ]
-        raise JobDiffersError(registered.job_id, violations)
+        raise JobDiffersError(registered.job_id, [_violation(*each, policy) for each in differing])
 
 
 _Difference: TypeAlias = tuple[str, object, object]
@@ -139,7 +151,7 @@ def _differences(job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Dif
         if field.name == "gpu":
             yield from _gpu_differences(old, new)
         elif old != new:
-            yield field.name, "off" if old is None else old, "off" if new is None else new
+            yield field.name, old, new
 
 
 def _gpu_differences(old: GpuGroup, new: GpuGroup) -> Iterator[_Difference]:
@@ -167,8 +179,18 @@ def _is_default(name: str, job: Job, draft: JobDraft) -> bool:
     return name in DEFAULTS and name not in draft and name not in job.set_fields
 
 
+def _violation(name: str, old: object, new: object, policy: str) -> Violation:
+    path = path_of(name, policy)
+    if name == "beta_knob" and None in (old, new):
+        path = "early_stopping"
+        old, new = ("off" if beta is None else f"cost_bound with beta_knob {beta}" for beta in (old, new))
+    if name == "higher_is_better":
+        old, new = (f"DIRECTION_{'HIGHER' if higher else 'LOWER'}_IS_BETTER" for higher in (old, new))
+    return Violation(f"job.{path}", f"registered {_brief(old)}, requested {_brief(new)}")
+
+
 def _brief(value: object) -> str:
-    text = "unset" if value is None else str(list(value) if isinstance(value, tuple) else value)
+    text = "unset" if value in (None, "") else str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 100 else f"{text[:99]}…"
 
 

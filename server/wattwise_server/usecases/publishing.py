@@ -160,5 +160,5 @@ def _changed(event: JobChanged) -> str:
     if event.change == "baselines scheduled":
         about.append(f"one launch in {event.job.baseline_every}")
     if event.change == "policy changed":
-        about = [f"to {event.job.spec.policy.lower().replace('_', ' ')}"]
+        about = [event.details]
     return ": ".join((event.change, *about))

@@ -247,6 +247,34 @@ def test_policy(ask: Ask, trainer: Trainer, policy: str) -> None:
     assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", words]
 
 
+def test_parameters_of_a_policy(ask: Ask, refused: Ask, trainer: Trainer) -> None:
+    """Those that are not the defaults are shown; one that is invalid is refused before anything changes."""
+    answer = ask("jobs", "set-policy", trainer.job_id, "gts", "--window-size", "50")
+    assert answer.startswith(f"{trainer.job_id} has the policy gts (window_size 50).")
+    assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", "gts (window_size 50)"]
+    for size in ("-1", "x", str(2**31)):
+        error = refused("jobs", "set-policy", trainer.job_id, "gts", f"--window-size={size}", status=2)
+        assert f"'{size}' is invalid" in error
+    assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", "gts (window_size 50)"]
+
+
+def test_ban_of_a_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
+    """The answer says that the ban waits for the end of the pin."""
+    ask("jobs", "pin", trainer.job_id, "64")
+    answer = ask("jobs", "ban", trainer.job_id, "64")
+    assert answer.startswith(f"Batch size 64 of {trainer.job_id} is banned, which takes effect once it is unpinned; ")
+
+
+def test_exclusion_of_a_trial_from_before_a_reset(ask: Ask, trainer: Trainer) -> None:
+    """A trial that does not count is not said to be excluded now."""
+    trainer.run(10)
+    ask("jobs", "reset", trainer.job_id, "--yes")
+    answer = ask("jobs", "exclude-trial", trainer.job_id, "1")
+    assert answer.startswith(
+        f"Trial 1 of {trainer.job_id} does not count, because the search was reset after trial 1: "
+    )
+
+
 @pytest.mark.parametrize("spelling", ["pruning_gts", "Pruning_Gts", "Pruning-GTS"])
 def test_policy_as_the_protos_spell_it(ask: Ask, trainer: Trainer, spelling: str) -> None:
     """The name in the protos is accepted too, in any case."""

@@ -515,14 +515,17 @@ def test_policy_of_a_job_with_prior_jobs_can_be_changed(
     assert spend(job, 10.0).batch_size == 16
 
 
-def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
-    """The answer says so instead of changing nothing."""
-    job = Trainer(grpc_stub)
-    trial = spend(job, 10.0)
-    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))
-    for excluded in (True, False):
-        with refusing("NOT_POSSIBLE_NOW"):
-            admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=excluded))
+def test_event_says_what_a_new_policy_changes(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
+    """With the parameters that are not the defaults, and both values of one that changes."""
+    job = Trainer(grpc_stub, policy="knowledge_gradient", window_size=20)
+    for size in (50, 60):
+        policy = policy_message("gts", window_size=size, seed=3)
+        admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy))
+    events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_POLICY_CHANGED])).events
+    assert [event.message for event in events] == [
+        "policy changed: gts, window_size from 50 to 60",
+        "policy changed: from knowledge_gradient (window_size 20) to gts (window_size 50, seed 3)",
+    ]
 
 
 def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:

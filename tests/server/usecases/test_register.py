@@ -106,7 +106,22 @@ def test_early_stopping_off_is_kept(grpc_stub: Stub) -> None:
     assert not register(grpc_stub, requested).created
     with refused() as refusal:
         register(grpc_stub, job_spec(job_id=requested.job_id))
-    assert list(refusal.faults.values()) == ["registered off, requested 2.0"]
+    assert refusal.faults == {"job.early_stopping": "registered off, requested cost_bound with beta_knob 2.0"}
+
+
+def test_differences_in_words_of_the_protos(grpc_stub: Stub) -> None:
+    """A direction has its name, and a prefix that is not set is unset."""
+    requested = job_spec()
+    requested.ClearField("job_id_prefix")
+    register(grpc_stub, requested)
+    requested.job_id_prefix = requested.job_id
+    requested.target.direction = v1.DIRECTION_LOWER_IS_BETTER
+    with refused() as refusal:
+        register(grpc_stub, requested)
+    assert refusal.faults == {
+        "job.target.direction": "registered DIRECTION_HIGHER_IS_BETTER, requested DIRECTION_LOWER_IS_BETTER",
+        "job.job_id_prefix": f"registered unset, requested {requested.job_id}",
+    }
 
 
 UNSET: dict[str, Any] = {"max_epochs": None, "eta_knob": None}

@@ -24,7 +24,7 @@ from wattwise.commands.tables import (
     baseline_waits,
     mark_of,
     next_launch,
-    policy,
+    policy_with_parameters,
     sizes,
     status_name,
     stuck,
@@ -104,7 +104,7 @@ def add_set_policy(parser: argparse.ArgumentParser) -> None:
     _add(parser, _set_policy)
     parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
     window = "number of newest trials that count: of the job, or of each batch size; 0: all"
-    parser.add_argument("--window-size", type=whole_number, metavar="N", help=window)
+    parser.add_argument("--window-size", type=_window, metavar="N", help=window)
 
 
 def add_delete(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +150,13 @@ def _every(text: str) -> int:
             f"{text!r} is invalid; use an integer from 2 on, or 0 for no more baselines (for every launch: `wattwise "
             "jobs pin`)"
         )
+    return number
+
+
+def _window(text: str) -> int:
+    number = whole_number(text)
+    if number is None or number >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is invalid; use a number of trials, or 0 for all")
     return number
 
 
@@ -287,14 +294,15 @@ def _set_policy(client: Client, args: argparse.Namespace) -> int:
     answer = client.set_job_policy(args.job_id, policy_spec(args.policy, window_size=args.window_size))
     job = answer.job
     already = " already: nothing has changed" if before == job.spec.policy else ""
-    return _answer(args, answer, f"{args.job_id} has the policy {policy(job.spec)}{already}.")
+    return _answer(args, answer, f"{args.job_id} has the policy {policy_with_parameters(job.spec)}{already}.")
 
 
 def _delete(client: Client, args: argparse.Namespace) -> int:
     before = _known(client, args.job_id)
 
     def question() -> str:
-        return f"Delete {args.job_id} and its {before.num_trials} trials?"
+        trials = f"its {before.num_trials} trials" if before.num_trials != 1 else "its trial"
+        return f"Delete {args.job_id} and {trials if before.num_trials else 'no trials'}?"
 
     if (status := refusal(args, "wattwise jobs delete", f"delete {args.job_id}", question)) is not None:
         return status
@@ -338,6 +346,8 @@ def _withdrawn(before: v1.Job, job: v1.Job) -> str:
 
 def _state_text(before: v1.BatchSizeState, state: v1.BatchSizeState) -> str:
     """What is true of a batch size now, and what is known of it."""
+    if state.pinned and state.banned and not before.banned:
+        return f"is banned, which takes effect once it is unpinned; it is {state.reason}"
     if before.pinned and not state.pinned:
         return f"is no longer pinned; {state.reason}"
     if before.banned and not state.banned:

@@ -287,6 +287,29 @@ def policy(spec: v1.JobSpec) -> str:
     return policy_name(spec).replace("_", " ") or "unknown"
 
 
+def max_epochs(spec: v1.JobSpec) -> str:
+    """In how many epochs a trial is to reach the target: "1 epoch"."""
+    return f"{spec.max_epochs} epoch{'s' * (spec.max_epochs != 1)}"
+
+
+_USUAL_PARAMETERS = {"num_pruning_rounds": 2, "num_explorations": 2, "learn_reward_precision": True, "seed": None}
+"""The defaults of parameters of policies; of all others they are zero or empty."""
+
+
+def policy_with_parameters(spec: v1.JobSpec) -> str:
+    """A policy in words with those of its parameters that are not the defaults: "gts (window_size 50)"."""
+    name = policy_name(spec)
+    if not name:
+        return policy(spec)
+    fields = getattr(spec.policy, name).ListFields()
+    special = [
+        f"{field.name} {value if isinstance(value, int | float) else ', '.join(value)}"
+        for field, value in fields
+        if value != _USUAL_PARAMETERS.get(field.name, field.default_value)
+    ]
+    return f"{policy(spec)} ({', '.join(special)})" if special else policy(spec)
+
+
 def direction(spec: v1.JobSpec) -> str:
     """On which side of a job's target its metric must be."""
     return "at least" if higher_is_better(spec) else "at most"
@@ -344,7 +367,7 @@ def sizes(batch_sizes: Iterable[int]) -> str:
 
 def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
     spec = job.spec
-    yield "policy", policy(spec)
+    yield "policy", policy_with_parameters(spec)
     if has_stages(spec):
         yield "stage", stage(job)
     pinned = job.HasField("pinned_batch_size")
@@ -369,7 +392,7 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         if change.message not in warned:
             yield "changed", change.message
     yield "available", f"{sizes(job.available_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
-    yield "target", f"metric {direction(spec)} {spec.target.value:g} within {spec.max_epochs} epochs"
+    yield "target", f"metric {direction(spec)} {spec.target.value:g} within {max_epochs(spec)}"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
     least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
     beta = beta_knob(spec)
