@@ -150,7 +150,7 @@ def test_trainer_reports_to_any_server(server: LiveServer) -> None:
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
         (trial,) = client.list_trials("digits-alone")
-        measured = client.list_measurements(trial.id)
+        measured = list(client.list_measurements(trial.id))
     assert trial.converged
     assert [m.epoch for m in measured] == list(range(1, trial.newest.epoch + 1))
     energy = [m.energy_joules for m in measured]
