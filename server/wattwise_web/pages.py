@@ -24,7 +24,7 @@ from wattwise.commands.answer import (
 from wattwise.commands.humanize import energy_of, percent
 from wattwise.commands.savings import by_batch_size
 from wattwise.commands.tables import JobTrial, batch_size_in_use, job_state, listed_state, uncounted
-from wattwise.errors import JobNotFoundError, PermissionDeniedError, WattwiseError
+from wattwise.errors import InvalidRequestError, JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 from wattwise.rpc.answers import Pages, naming
 from wattwise.spec import enum_name
@@ -33,7 +33,7 @@ from wattwise_web import amounts, charts, facts, savings
 from wattwise_web.backend import Backend
 from wattwise_web.charts.base import thinned
 from wattwise_web.charts.curves import POINTS
-from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, whole
+from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, ignored, whole
 
 Values = dict[str, Any]
 Parameters = Mapping[str, str]
@@ -256,6 +256,7 @@ class Reader:
             "job_id": job_id,
             "filter": shown,
             "bad_label": wanted.get("label", "") if not shown.label else "",
+            "ignored": [f"{name}={wanted[name]}" for name in ignored(job, wanted) if name != "label"],
             "trials": [_trial_row(job, trial) for trial in listed.trials],
             "trials_total": listed.total_size,
             "batch_sizes": sorted(job.spec.batch_sizes),
@@ -461,10 +462,16 @@ class Reader:
         return {"title": "Glossary", "info": await self.info(visitor), "terms": self._terms}
 
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> FilteredTrials:
-        """The trials of a job by number, for a file, with the first page of them."""
+        """The trials of a job by number, for a file, with the first page of them.
+
+        Raises:
+            InvalidRequestError: the address has an unknown filter.
+        """
         job_id = wanted.get("id", "")
         answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
+        if unknown := ignored(job, wanted):
+            raise InvalidRequestError(f"unknown filters: {', '.join(unknown)}; use those of the list of trials")
         shown = TrialFilter.of(job, wanted)
         request = shown.request(job_id, page_size=1000, newest_first=False)
         return FilteredTrials(self, visitor, job, shown, request, await self.list_trials(visitor, request))

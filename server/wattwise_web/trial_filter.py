@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattwise import v1
@@ -71,6 +71,12 @@ class TrialFilter:
             labels=dict([self.label] if self.label else ()),
             with_total_size=True,
         )
+
+
+def ignored(job: v1.Job, wanted: Mapping[str, str]) -> Sequence[str]:
+    """The parameters of an address that filter nothing, because their names or values are unknown."""
+    used = TrialFilter.of(job, wanted).parameters
+    return [name for name, text in wanted.items() if text and name not in ("id", *used)]
 
 
 def whole(text: str) -> int:

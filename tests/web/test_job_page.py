@@ -236,6 +236,16 @@ def test_a_label_that_is_none_is_said(own_web: httpx.Client, labelled: Trainer) 
     assert all("label=host%3Dnode-7" in link for link in re.findall(r'href="([^"]*)"', chips))
 
 
+@pytest.mark.parametrize("unknown", [{"status": "failed"}, {"result": "lost-again"}, {"batch": "7"}, {"from": "x"}])
+def test_an_unknown_filter_is_said(own_web: httpx.Client, labelled: Trainer, unknown: dict[str, str]) -> None:
+    """A page says that a filter is ignored, also in an address that someone typed; a file would lack what it says."""
+    ((name, value),) = unknown.items()
+    page = own_web.get("/job/trials", params={"id": labelled.job_id} | unknown)
+    assert f"There is no filter {name}={value}. It is ignored now." in text_of(page)
+    assert own_web.get("/job/trials.csv", params={"id": labelled.job_id} | unknown).status_code == 400
+    assert "There is no filter" not in text_of(own_web.get("/job/trials", params={"id": labelled.job_id}))
+
+
 def test_only_web_addresses_become_links_to_logs(own_web: httpx.Client, labelled: Trainer) -> None:
     """The log of a trial is a link in lists and on its page; another text is shown as it is."""
     rel = 'rel="noopener noreferrer"'

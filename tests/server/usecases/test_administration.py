@@ -545,7 +545,7 @@ async def test_page_of_events_is_cut_by_its_size(tmp_path: Path, monkeypatch: py
     events: list[v1.Event] = []
     while not events or request.page_token:
         page = await reader.ListEvents(request, cast("Any", None))
-        assert len(page.events) > 1
+        assert len(page.events) > 1 or not page.next_page_token
         assert v1.ListEventsResponse(events=page.events).ByteSize() <= 300
         events += page.events
         request.page_token = page.next_page_token
