@@ -133,7 +133,7 @@ class NoBatchSizeLeftError(ServiceError):
 _CAUSES = {
     "failed": "trials crashed, were lost or ended undecided",
     "out_of_memory": "out of memory",
-    "missed": "missed the target",
+    "missed": "missed the target, or reached it above the bound",
     "banned": "banned",
     "untried": "never tried, because a smaller or larger one missed the target or ran out of memory",
 }

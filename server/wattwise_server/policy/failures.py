@@ -211,7 +211,8 @@ def _state(search: Search, arm: Arm, job_id: str) -> State:
             helps = f"{readmit} readmits it if it fits after all"
         return State(Status.OUT_OF_MEMORY, f"trials with {_listed(ran_out)} ran out of memory; {helps}")
     if arm.pruned:
-        why = "missed the target" if arm.num_decided > arm.num_converged else "lies beyond one that missed the target"
+        missed = "missed the target, or reached it above the bound"
+        why = missed if arm.num_decided > arm.num_converged else f"lies beyond one that {missed}"
         return State(Status.PRUNED, f"pruned: it {why}; {readmit} brings it back")
     number = search.num_trials + 1
     if not set_aside(search, arm, number):

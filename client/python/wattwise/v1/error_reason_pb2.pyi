@@ -66,7 +66,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_INVALID_REQUEST: _ErrorReason.ValueType  # 7
     """Any call. INVALID_ARGUMENT: another field of a request is missing or invalid, or the request cannot be read; nothing was
-    changed. Each fault is a FieldViolation. The comments of the calls name cases that the fields do not show.
+    changed. Each fault is a FieldViolation; those of all fields are listed at once. The comments of the calls name cases that
+    the fields do not show.
 
         {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
     """
@@ -187,7 +188,8 @@ changed. Each fault is a FieldViolation. The faults of imported measurements are
 """
 ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 7
 """Any call. INVALID_ARGUMENT: another field of a request is missing or invalid, or the request cannot be read; nothing was
-changed. Each fault is a FieldViolation. The comments of the calls name cases that the fields do not show.
+changed. Each fault is a FieldViolation; those of all fields are listed at once. The comments of the calls name cases that
+the fields do not show.
 
     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
 """

@@ -74,7 +74,8 @@ export enum ErrorReason {
   ERROR_REASON_INVALID_RESULT = "ERROR_REASON_INVALID_RESULT",
   /**
    * ERROR_REASON_INVALID_REQUEST - Any call. INVALID_ARGUMENT: another field of a request is missing or invalid, or the request cannot be read; nothing was
-   * changed. Each fault is a FieldViolation. The comments of the calls name cases that the fields do not show.
+   * changed. Each fault is a FieldViolation; those of all fields are listed at once. The comments of the calls name cases that
+   * the fields do not show.
    *
    *     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
    */
