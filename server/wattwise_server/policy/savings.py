@@ -26,7 +26,7 @@ are no danger. A few very short ones are: the floor of 0.22 is for what one or t
 
 The runs of the default are taken to be alike. A run that something disturbed, such as another job on the same machine,
 is not: if it is the only run, it decides what a delivery is worth, and s does not show it. Hence nothing is claimed
-before `LEAST_RUNS` runs, whose own deviation shows a run that differs from the others.
+before `LEAST_RUNS` runs, whose own deviation shows a run that differs from the others, nor if one of them took nothing.
 
 The same is computed for cost, energy, time and money, each from its own sums. `make savings` measures how well it
 holds.
@@ -82,20 +82,23 @@ class Delivered:
         mean: Mean of the quantity.
         logs: Of its natural logarithm, over the trials in which it is above 0. A deviation that rounding has made
             negative counts as 0.
+        unmeasured: Number of trials in which the quantity was not measured; they count as 0 in the mean.
     """
 
     count: int = 0
     mean: float = 0.0
     logs: Moments = field(default=Moments())
+    unmeasured: int = 0
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Delivered:
-        """The sums of values, one for each trial."""
-        sums, logs = Moments(), Moments()
+    def of(cls, values: Iterable[float | None]) -> Delivered:
+        """The sums of values, one for each trial; None if it was not measured."""
+        sums, logs, unmeasured = Moments(), Moments(), 0
         for value in values:
-            sums = sums.add(value)
-            logs = logs.add(math.log(value)) if value > 0 else logs
-        return cls(sums.count, sums.mean, logs)
+            sums = sums.add(value or 0.0)
+            logs = logs.add(math.log(value)) if value else logs
+            unmeasured += value is None
+        return cls(sums.count, sums.mean, logs, unmeasured)
 
 
 class Settling(NamedTuple):
@@ -239,13 +242,14 @@ def savings(
     """
     _check(reached, deliveries, spent, running)
     default = reached.get(default_batch_size, Delivered())
-    if any(each.logs.count < each.count for each in reached.values()):
+    if any(each.unmeasured for each in reached.values()):
         # What was not measured is missing from what was spent, too.
         return SavingsEstimate(deliveries, spent, Verdict.NOT_MEASURED if deliveries else Verdict.NO_DELIVERY)
     if not deliveries:
         return SavingsEstimate(0, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default)
     spread = _spread(default, reached.values())
-    known = _baseline(default, spread) if default.count >= LEAST_RUNS else None
+    # A run of the default that took nothing has no logarithm: what its runs usually take is unknown.
+    known = _baseline(default, spread) if default.logs.count == default.count >= LEAST_RUNS else None
     mean = default.mean if default.count else None
     found = SavingsEstimate(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use, with_default)
     verdict = _verdict(found, launches)
@@ -261,8 +265,9 @@ def _check(reached: Mapping[int, Delivered], deliveries: int, spent: float, runn
     if not 0 <= running <= spent:
         raise ValueError(f"running is {running}; use a number from 0 to spent, {spent}")
     for size, each in reached.items():
-        if not 0 <= each.logs.count <= each.count:
-            raise ValueError(f"batch size {size} has {each.logs.count} logarithms of {each.count} trials")
+        if not 0 <= each.logs.count <= each.count - each.unmeasured:
+            what = f"{each.logs.count} logarithms of {each.count} trials, {each.unmeasured} unmeasured"
+            raise ValueError(f"batch size {size} has {what}")
         if not all(map(math.isfinite, (each.mean, each.logs.mean, each.logs.deviation))) or each.mean < 0:
             raise ValueError(f"the sums of batch size {size} are negative or not finite: {each}")
 
@@ -271,7 +276,7 @@ def _spread(default: Delivered, reached: Iterable[Delivered]) -> float:
     """s: with few trials of the default, what other batch sizes show; with many, its own if that is larger."""
     degrees, squares = 0, 0.0
     for each in reached:
-        degrees += max(0, each.count - 1)
+        degrees += max(0, each.logs.count - 1)
         squares += max(0.0, each.logs.deviation)
     pooled = squares / degrees if degrees else 0.0
     own = default.logs.deviation / (default.count - 1) if default.count > 1 else 0.0

@@ -32,7 +32,7 @@ GROUPS = f"""
     WITH ended AS (
         SELECT t.job_key, t.batch_size, t.origin, {_OWN} AS own, t.target_reached AS delivered,
                {_DOUBTFUL} AS doubtful, {{later}} AS later,
-               t.trial_number, t.status, t.last_epoch, t.end_time,
+               t.trial_number, t.status, t.last_epoch, t.end_time, t.last_energy_joules IS NULL AS unmeasured,
                coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
                coalesce(t.last_time_seconds, 0.0) AS seconds,
                {_REAL.format(1)} * coalesce(t.last_energy_joules, 0.0)
@@ -43,6 +43,8 @@ GROUPS = f"""
            count(*) AS num_trials,
            sum(CASE WHEN {FAILED} THEN 1 ELSE 0 END) AS num_undecided,
            sum(cost) AS cost, sum(joules) AS joules, sum(seconds) AS seconds, sum(money) AS money,
+           sum(CASE WHEN unmeasured AND cost = 0 THEN 1 ELSE 0 END) AS num_without_cost,
+           sum(CASE WHEN unmeasured THEN 1 ELSE 0 END) AS num_without_energy,
            sum(last_epoch) AS epochs, min(last_epoch) AS least_epochs, max(last_epoch) AS most_epochs,
            max(end_time) AS newest, {_LOGS}
     FROM ended GROUP BY job_key, batch_size, origin, own, delivered, doubtful, later
@@ -218,6 +220,8 @@ def read_group(row: Row) -> TrialGroup:
         num_undecided=row["num_undecided"],
         usage=Usage(row["seconds"], row["joules"], row["cost"]),
         money=row["money"],
+        num_without_cost=row["num_without_cost"],
+        num_without_energy=row["num_without_energy"],
         epochs=row["epochs"] or 0,
         least_epochs=row["least_epochs"] or 0,
         most_epochs=row["most_epochs"] or 0,

@@ -181,6 +181,8 @@ class TrialGroup(NamedTuple):
         num_undecided: Those of them that ended without a decision.
         usage: What they took together.
         money: What that cost.
+        num_without_cost: Those of them whose cost was not measured, because it is that of the energy alone.
+        num_without_energy: Those of them without measured energy; 0 J is measured.
         epochs: Their epochs together.
         least_epochs: Of one of them.
         most_epochs: Of one of them.
@@ -199,6 +201,8 @@ class TrialGroup(NamedTuple):
     num_undecided: int = 0
     usage: Usage = Usage()
     money: float = 0.0
+    num_without_cost: int = 0
+    num_without_energy: int = 0
     epochs: int = 0
     least_epochs: int = 0
     most_epochs: int = 0

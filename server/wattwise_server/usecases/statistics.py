@@ -610,10 +610,13 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
     found: dict[int, Delivered] = {}
     for group in delivered:
         value = _quantities(group)[place]
+        # Time is always measured; for money see `_measured_money`.
+        unmeasured = (group.num_without_cost, group.num_without_energy, 0, 0)[place]
         known = found.get(group.batch_size, Delivered())
         count = known.count + group.num_trials
         mean = known.mean + (value - known.mean * group.num_trials) / count
-        found[group.batch_size] = Delivered(count, mean, known.logs.merge(group.logs[place]))
+        logs = known.logs.merge(group.logs[place])
+        found[group.batch_size] = Delivered(count, mean, logs, known.unmeasured + unmeasured)
     return found
 
 

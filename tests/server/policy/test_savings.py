@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,17 @@ _REACHED = st.dictionaries(st.sampled_from([8, 16, 32]), _VALUES, max_size=2).fl
 )
 
 
+Reached = Mapping[int, Sequence[float | None]]
+"""What the trials of each batch size took that reached the target; None if that was not measured."""
+
+
 def _claim(
-    reached: dict[int, list[float]], wasted: float = 0.0, launches: int = EXPLORING_LAUNCHES + 1, used: int = 32
+    reached: Reached, wasted: float = 0.0, launches: int = EXPLORING_LAUNCHES + 1, used: int = 32
 ) -> SavingsEstimate:
     """The claim of a job with the default 64 that spent what its deliveries took, and more without success."""
     deliveries = sum(map(len, reached.values()))
     sums = {size: Delivered.of(values) for size, values in reached.items()}
-    spent = sum(map(sum, reached.values())) + wasted
+    spent = sum(value or 0.0 for values in reached.values() for value in values) + wasted
     in_use = sums[used].mean if used in sums else None
     return savings(sums, default_batch_size=64, deliveries=deliveries, spent=spent, launches=launches, in_use=in_use)
 
@@ -149,9 +154,12 @@ def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
         ({}, 5.0, Verdict.NO_DELIVERY),
         ({32: [10.0]}, 0.0, Verdict.NO_BASELINE),
         ({64: [477.0, 477.0], 32: [10.0] * 99}, 0.0, Verdict.NO_BASELINE),
-        ({64: [0.0, 1.0]}, 0.0, Verdict.NOT_MEASURED),
-        ({64: [0.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
-        ({64: [1.0], 32: [0.0]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [None, 1.0]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [None], 32: [None]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [1.0], 32: [None]}, 0.0, Verdict.NOT_MEASURED),
+        ({64: [0.0, 1.0, 1.0, 1.0]}, 0.0, Verdict.NO_BASELINE),
+        ({64: [0.0] * 3, 32: [0.0]}, 0.0, Verdict.NO_BASELINE),
+        ({64: [100.0] * 3, 32: [0.0] * 9}, 0.0, Verdict.SAVING),
         ({64: [100.0] * 3, 32: [10.0] * 9}, 0.0, Verdict.SAVING),
         ({64: [100.0] * 3, 32: [70.0] * 9}, 0.0, Verdict.UNCERTAIN),
         ({64: [100.0] * 3, 32: [113.0] * 9}, 0.0, Verdict.UNCERTAIN),
@@ -164,7 +172,7 @@ def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
         ({64: [0.1, 0.2, 0.7]}, 0.0, Verdict.UNCERTAIN),
     ],
 )
-def test_a_claim_has_a_verdict(reached: dict[int, list[float]], wasted: float, verdict: Verdict) -> None:
+def test_a_claim_has_a_verdict(reached: Reached, wasted: float, verdict: Verdict) -> None:
     """A job that only ran its default has lost nothing, whatever the rounding."""
     found = _claim(reached, wasted)
     assert found.verdict is verdict
@@ -193,6 +201,10 @@ def test_imported_trials_are_evidence_and_no_deliveries() -> None:
         ({"spent": math.nan}, "spent is nan"),
         ({"spent": math.inf}, "spent is inf"),
         ({"reached": {64: Delivered(1, 1.0, Moments(2, 0.0, 0.0))}}, "batch size 64 has 2 logarithms of 1 trials"),
+        (
+            {"reached": {64: Delivered(2, 1.0, Moments(2), 1)}},
+            "batch size 64 has 2 logarithms of 2 trials, 1 unmeasured",
+        ),
         ({"reached": {64: Delivered(-1, 1.0)}}, "batch size 64 has 0 logarithms of -1 trials"),
         ({"reached": {64: Delivered(1, math.inf, Moments(1))}}, "the sums of batch size 64 are negative or not finite"),
         ({"reached": {64: Delivered(1, -1.0, Moments(1))}}, "the sums of batch size 64 are negative or not finite"),

@@ -206,9 +206,24 @@ class FigureTests:
         async with opener() as store:
             key = await save(store, figured_job(num_trials=2), ended_trial(1, last=free), ended_trial(2))
             (group,) = (await store.trial_groups([key], Prices(), {}))[key]
+            assert (group.num_without_cost, group.num_without_energy) == (0, 0)
             assert (group.num_trials, group.logs.energy.count, group.logs.money.count) == (2, 1, 0)
             assert group.logs.energy.mean == pytest.approx(math.log(200.0))
             assert group.logs.energy.deviation == 0.0
+
+    async def test_deliveries_without_energy_are_counted(self, opener: Opener) -> None:
+        """Energy that was not measured is not 0 J; the cost is unknown if it is that of the energy alone."""
+        silent, free = (Measurement(4, 60.0, joules, 0.9, minutes(2)) for joules in (None, 0.0))
+        trials = [
+            ended_trial(1, last=silent, cost=0.0),
+            ended_trial(2, last=silent),
+            ended_trial(3, last=free, cost=0.0),
+            ended_trial(4),
+        ]
+        async with opener() as store:
+            key = await save(store, figured_job(num_trials=4), *trials)
+            (group,) = (await store.trial_groups([key], Prices(), {}))[key]
+            assert (group.num_trials, group.num_without_cost, group.num_without_energy) == (4, 1, 2)
 
     async def test_history_from_before_the_job_is_not_its_own(self, opener: Opener) -> None:
         """An imported trial that started before the registration is apart, and so is one whose start is unknown."""

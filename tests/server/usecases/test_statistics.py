@@ -723,3 +723,29 @@ async def test_old_events_are_deleted(tmp_path: Path) -> None:
     left = await site.administration.history(HistoryList(), (), 10)
     assert [each.entry.job_id for each in left] == ["j-new"]
     await site.close()
+
+
+@pytest.mark.parametrize(
+    ("joules", "eta", "energy", "cost"),
+    [
+        (0.0, 0.0, v1.SAVINGS_VERDICT_EXPLORING, v1.SAVINGS_VERDICT_EXPLORING),
+        (0.0, 1.0, v1.SAVINGS_VERDICT_EXPLORING, v1.SAVINGS_VERDICT_EXPLORING),
+        (None, 0.0, v1.SAVINGS_VERDICT_NOT_MEASURED, v1.SAVINGS_VERDICT_EXPLORING),
+        (None, 0.5, v1.SAVINGS_VERDICT_NOT_MEASURED, v1.SAVINGS_VERDICT_EXPLORING),
+        (None, 1.0, v1.SAVINGS_VERDICT_NOT_MEASURED, v1.SAVINGS_VERDICT_NOT_MEASURED),
+    ],
+)
+def test_zero_joules_are_measured(
+    server: LiveServer,
+    joules: float | None,
+    eta: float,
+    energy: v1.SavingsVerdict.ValueType,
+    cost: v1.SavingsVerdict.ValueType,
+) -> None:
+    """A delivery that reports 0 J has a measurement of its energy; one that reports none has not."""
+    job = Trainer(server.trainer, eta_knob=eta)
+    measured = v1.Measurement(epoch=1, time_seconds=5.0, energy_joules=joules, metric=0.95)
+    job.stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult(trial=job.next().id, measurement=measured)))
+    request = v1.GetJobStatisticsRequest(job_id=job.job_id)
+    savings = server.admin.GetJobStatistics(request).statistics.savings
+    assert (savings.energy.verdict, savings.cost.verdict) == (energy, cost)
