@@ -127,14 +127,14 @@ def monitor_of(*kinds: str) -> v1.Monitor:
 
 def result(
     trial: v1.Trial,
-    cost: float,
+    cost: float | None,
     metric: float = 0.95,
     epoch: int = 1,
     time: float = 1.0,
     *,
     monitor: v1.Monitor | None = None,
 ) -> v1.TrainingResult:
-    """A measurement whose cost is `cost` when eta is 1."""
+    """A measurement whose cost is `cost` when eta is 1; None: no energy was measured."""
     return v1.TrainingResult(
         trial=trial.id,
         measurement=v1.Measurement(time_seconds=time, energy_joules=cost, metric=metric, epoch=epoch),
@@ -172,7 +172,7 @@ class Trainer:
     def report(
         self,
         trial: v1.Trial,
-        cost: float,
+        cost: float | None,
         metric: float = 0.95,
         epoch: int = 1,
         time: float = 1.0,
@@ -191,7 +191,7 @@ class Trainer:
         """End a trial."""
         return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, end_reason=reason)).trial
 
-    def run(self, cost: float, *, converges: bool = True, monitor: v1.Monitor | None = None) -> v1.Trial:
+    def run(self, cost: float | None, *, converges: bool = True, monitor: v1.Monitor | None = None) -> v1.Trial:
         """Run a whole trial: it converges in its first epoch, or fails in its last."""
         trial = self.next()
         if converges:

@@ -58,7 +58,7 @@ class People(Trainer):
         super().__init__(server.trainer, **fields)
         self.admin = server.admin
 
-    def run_with(self, batch_size: int, cost: float, *, converges: bool = True) -> v1.Trial:
+    def run_with(self, batch_size: int, cost: float | None, *, converges: bool = True) -> v1.Trial:
         """Runs a trial of this batch size."""
         self.pin(batch_size)
         return self.run(cost, converges=converges)
@@ -190,7 +190,7 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
 def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> None:
     """Where energy has a price, the money of a model is unknown without its energy, also before the first delivery."""
     job = People(priced, eta_knob=0.5)
-    epoch = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=0.0, metric=0.95)
+    epoch = v1.Measurement(epoch=1, time_seconds=1.0, metric=0.95)
     request = v1.ImportTrialRequest(job_id=job.job_id, launch_id="a", batch_size=16, measurements=[epoch])
     priced.trainer.ImportTrial(request)
     savings = figures(priced, job.job_id).savings
@@ -411,7 +411,7 @@ def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:
     """A job without measurements of energy has a claim about its time, but none about energy, money and carbon."""
     job = People(priced, job_id_prefix="unmeasured", job_id="unmeasured-one", eta_knob=0.0)
     for size in (16, 16, 16, 8):
-        job.run_with(size, 0.0)
+        job.run_with(size, None)
     found = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="unmeasured")).totals
     for name in ("saved", "at_least", "lost"):
         assert claimed(found.savings, name) == {"time", "cost"}
