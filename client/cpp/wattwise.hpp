@@ -33,9 +33,12 @@ class Error : public std::runtime_error {
 
   grpc::StatusCode code;
   // Name of the v1::ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if the error is not from a Wattwise server.
+  // A later server may send one that this client does not know: go by code and retryable() then.
   std::string reason;
   // The keys that v1::ErrorReason documents for each reason.
   std::map<std::string, std::string> metadata;
+  // The faults of the request, or what differs, by field. Of very many, a last one without a field says how many more there
+  // are.
   std::vector<Violation> violations;
 
   // Whether the same call may succeed later.

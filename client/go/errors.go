@@ -18,11 +18,12 @@ type Error struct {
 	// Message says what to do.
 	Message string
 	// Reason is the name of a v1.ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if the error is not from a
-	// Wattwise server.
+	// Wattwise server. A later server may send one that this client does not know: go by Code and Retryable then.
 	Reason string
 	// Metadata has the keys that v1.ErrorReason documents for each reason.
 	Metadata map[string]string
-	// Violations are the faults of the request, one per field.
+	// Violations are the faults of the request, or what differs, by field. Of very many, a last one without a field says how
+	// many more there are.
 	Violations []*errdetails.BadRequest_FieldViolation
 }
 

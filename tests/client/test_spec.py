@@ -180,8 +180,8 @@ def test_specs_are_copied_and_pickled() -> None:
 
 def test_unknown_policy_lists_the_choices() -> None:
     """An unknown policy raises with the list of policies."""
-    with pytest.raises(InvalidJobSpecError, match="'POLICY_GT': use one of knowledge_gradient, pruning_gts, gts"):
-        job_spec(policy="POLICY_GT").to_proto()
+    with pytest.raises(InvalidJobSpecError, match="'ucb': use one of knowledge_gradient, pruning_gts, gts"):
+        job_spec(policy="ucb").to_proto()
 
 
 def test_warning_for_beta_below_one_names_what_it_multiplies(caplog: pytest.LogCaptureFixture) -> None:
@@ -206,7 +206,7 @@ def test_warning_for_beta_below_one(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("policy", "POLICY_GT"), ("batch_sizes", ["8"]), ("max_epochs", 1.5), ("job_id", 3), ("seed", 2**80)],
+    [("policy", "ucb"), ("batch_sizes", ["8"]), ("max_epochs", 1.5), ("job_id", 3), ("seed", 2**80)],
 )
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     """A value of the wrong type raises with its field."""

@@ -114,7 +114,7 @@ class Oracle:
         self.stops = 0
         self.doubted: int | None = None
         self.trials: list[ModelTrial] = []
-        self.succeeded: list[ModelTrial] = []
+        self.counted: list[ModelTrial] = []
 
     # What may be chosen.
 
@@ -124,7 +124,7 @@ class Oracle:
         return [size for size in self.sizes if size not in self.pruned | self.excluded]
 
     def _of(self, size: int) -> list[ModelTrial]:
-        return [trial for trial in self.succeeded if trial.size == size]
+        return [trial for trial in self.counted if trial.size == size]
 
     def _running(self, size: int) -> int:
         return sum(trial.running and trial.size == size for trial in self.trials)
@@ -223,7 +223,7 @@ class Oracle:
         if self.knows_bounds or self.told is None:
             return
         same(self.spec.beta_knob is None, False, "a bound although early stopping is off")
-        same(any(other.reached for other in self.succeeded), True, "a bound before a trial has reached the target")
+        same(any(other.reached for other in self.counted), True, "a bound before a trial has reached the target")
 
     def judge(self, trial: ModelTrial, row: Row) -> Verdict:
         """The verdict on a measurement."""
@@ -257,7 +257,7 @@ class Oracle:
         self.fails[trial.size] = []
         doubtful = trial.converged and self._doubtful(trial)
         if not doubtful:
-            self.succeeded.append(trial)
+            self.counted.append(trial)
         self.memory = {size: 0 if size <= trial.size else count for size, count in self.memory.items()}
         self._exclude()
         if doubtful:
@@ -282,7 +282,7 @@ class Oracle:
         )
         if not found and last is not None and last.epoch == 1 and self.min_cost is not None and cost < self.min_cost:
             top = 1 if self.spec.target_metric <= 1 else 100
-            others = [other.last.epoch for other in self.succeeded if other.reached and other.last]
+            others = [other.last.epoch for other in self.counted if other.reached and other.last]
             found = last.metric == (top if self.spec.higher_is_better else 0) and min(others) > 1
         if found and self.doubted == trial.size:
             self.doubted = None
@@ -292,7 +292,7 @@ class Oracle:
 
     def _exclude(self) -> None:
         """What ran out of memory is out with all larger ones; twice where a trial was decided before."""
-        fitted = max((trial.size for trial in self.succeeded), default=0)
+        fitted = max((trial.size for trial in self.counted), default=0)
         out = (s for s in self.sizes if self.memory[s] and self._out_of_memory(s) > (s <= fitted))
         least = min(out, default=None)
         self.excluded = {size for size in self.sizes if least is not None and size >= least}

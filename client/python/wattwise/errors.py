@@ -72,11 +72,13 @@ class Violation(NamedTuple):
 class WattwiseError(Exception):
     """Base class of all exceptions of this library.
 
-    Instances can be pickled: rank 0 of a distributed training sends them to the other ranks.
+    Instances can be pickled: rank 0 of a distributed training sends them to the other ranks. An error of a server whose
+    `reason` is newer than this library has the class of its gRPC status.
 
     Attributes:
         reason: name of the `v1.ErrorReason`, such as "ERROR_REASON_JOB_DIFFERS"; empty if there is none.
-        violations: the faults of the request, one per field; empty if the error is not about a field.
+        violations: the faults of the request, or what differs, by field; empty if the error is not about a field. Of
+            very many, a last one without a field says how many more there are.
         metadata: details that the server sent; `v1.ErrorReason` documents the keys of each reason.
     """
 
@@ -105,7 +107,7 @@ class WattwiseError(Exception):
 
 
 class InvalidJobSpecError(WattwiseError):
-    """The job's configuration is invalid; `violations` lists every fault."""
+    """The configuration of a job or of its policy is invalid; `violations` lists the faults."""
 
     @classmethod
     def of(cls, faults: Sequence[Violation]) -> InvalidJobSpecError:
@@ -115,7 +117,7 @@ class InvalidJobSpecError(WattwiseError):
 
 
 class JobDiffersError(WattwiseError):
-    """A job with this id exists and has another configuration; `metadata` has a key for each field that differs."""
+    """A job with this id exists and has another configuration; `violations` lists what differs."""
 
 
 class JobNotFoundError(WattwiseError):
@@ -131,15 +133,18 @@ class TrialDeletedError(WattwiseError):
 
 
 class NoBatchSizeLeftError(WattwiseError):
-    """No batch size is left to try: the message says what failed, what to change, and how to begin the search again."""
+    """No batch size is left to try: the message says what failed, what to change, and how to begin the search again.
+
+    Its `metadata` lists the batch sizes by cause.
+    """
 
 
 class NotPossibleNowError(WattwiseError):
-    """A valid call is not possible in the job's present state; the message says what to change first."""
+    """A valid call is not possible in the present state; the message says what to change first."""
 
 
 class InvalidResultError(WattwiseError):
-    """The server rejected a measurement because it is inconsistent, in itself or with an earlier one."""
+    """A reported result has invalid numbers or contradicts an earlier one; the server has stored nothing of it."""
 
 
 class MetricTypeError(WattwiseError, TypeError):
@@ -151,7 +156,7 @@ class PowerProfileError(WattwiseError, ValueError):
 
 
 class InvalidRequestError(WattwiseError):
-    """A field of a request is missing or invalid."""
+    """A field of a request is missing or invalid, or the request cannot be read; `violations` lists the faults."""
 
 
 class ServerUnavailableError(WattwiseError):
@@ -194,11 +199,11 @@ class UnauthenticatedError(WattwiseError):
 
 
 class PermissionDeniedError(WattwiseError):
-    """The caller's token does not permit the call."""
+    """The caller's token does not permit the call, or not for this job."""
 
 
 class ResourceExhaustedError(WattwiseError):
-    """The call exceeds a limit of the server."""
+    """A limit of the server is reached; `metadata` says which, if the server does."""
 
 
 class UnsupportedCallError(WattwiseError):
@@ -237,7 +242,7 @@ class Remedy(Enum):
         "monitor=EstimateMonitor(watts=...) for a known power (both in wattwise.monitor), or a ZeusMonitor"
     )
     ESTIMATE = "pass monitor=EstimateMonitor(watts=...)"
-    GPU_CONFIG = "set gpu=GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...) in the job"
+    GPU_GROUP = "set gpu=GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...) in the job"
     SELECT_GPUS = "select other GPUs with gpu_indices or CUDA_VISIBLE_DEVICES"
 
 

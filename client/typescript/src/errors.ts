@@ -17,14 +17,20 @@ export interface Refusal {
   reason?: ErrorReason;
   /** Name of the gRPC status, such as "NOT_FOUND"; empty if no call was made. */
   status?: string;
-  /** The faults of the request, one per field. */
+  /**
+   * The faults of the request, or what differs, by field. Of very many, a last one without a field says how many more there
+   * are.
+   */
   violations?: readonly Violation[];
   /** The keys that `ErrorReason` documents for each reason. */
   metadata?: Readonly<Record<string, string>>;
   cause?: unknown;
 }
 
-/** Base class of all errors of this package. Distinguish them by `reason` or with `instanceof`. */
+/**
+ * Base class of all errors of this package. Distinguish them by `reason` or with `instanceof`. An error of a server whose
+ * reason is newer than this package has the class of its gRPC status.
+ */
 export class WattwiseError extends Error {
   readonly reason: ErrorReason | undefined;
   readonly status: string;
@@ -51,10 +57,10 @@ export class WattwiseError extends Error {
   }
 }
 
-/** The job's configuration is invalid; `violations` lists all faults. */
+/** The configuration of a job or of its policy is invalid; `violations` lists the faults. */
 export class InvalidJobSpecError extends WattwiseError {}
 
-/** A job with another configuration is registered under this id; `violations` lists every difference. */
+/** A job with another configuration is registered under this id; `violations` lists what differs. */
 export class JobDiffersError extends WattwiseError {}
 
 /** No job has this id. */
@@ -66,25 +72,25 @@ export class TrialNotFoundError extends WattwiseError {}
 /** The trial was deleted with its job: stop training, and neither import the trial nor register the job again. */
 export class TrialDeletedError extends WattwiseError {}
 
-/** No batch size is left to try: the message says what failed and what to change. */
+/** No batch size is left to try: the message says what failed and what to change; `metadata` lists the batch sizes by cause. */
 export class NoBatchSizeLeftError extends WattwiseError {}
 
-/** A valid call is not possible in the job's present state; the message says what to change first. */
+/** A valid call is not possible in the present state; the message says what to change first. */
 export class NotPossibleNowError extends WattwiseError {}
 
-/** A result has invalid numbers or contradicts an earlier one; the server has stored nothing. */
+/** A reported result has invalid numbers or contradicts an earlier one; the server has stored nothing of it. */
 export class InvalidResultError extends WattwiseError {}
 
-/** A field of a request is missing or invalid. */
+/** A field of a request is missing or invalid, or the request cannot be read; `violations` lists the faults. */
 export class InvalidRequestError extends WattwiseError {}
 
-/** The call exceeds a limit of the server. */
+/** A limit of the server is reached; `metadata` says which, if the server does. */
 export class ResourceExhaustedError extends WattwiseError {}
 
 /** The token is missing, unknown or expired. */
 export class UnauthenticatedError extends WattwiseError {}
 
-/** The token does not allow this call. */
+/** The token does not allow this call, or not for this job. */
 export class PermissionDeniedError extends WattwiseError {}
 
 /** The server, or a proxy in front of it, does not support the call. */

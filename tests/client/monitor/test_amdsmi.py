@@ -69,13 +69,13 @@ def case_window(indices: list[int] | None = None) -> Window:
     return monitor.end_window("epoch")
 
 
-def case_config() -> GpuGroup:
-    """The GPU configuration of AMD GPUs."""
+def case_group() -> GpuGroup:
+    """The GPU group of AMD GPUs."""
     return gpu_group(AmdSmiMonitor())
 
 
-def case_config_of_zeus() -> GpuGroup:
-    """The GPU configuration of a monitor without `gpu_group`."""
+def case_group_of_zeus() -> GpuGroup:
+    """The GPU group of a monitor without `gpu_group`."""
     return gpu_group(ZeusShaped([1]))
 
 
@@ -162,23 +162,23 @@ def test_gpu_without_energy_and_power(machine: Machine, run: Runner) -> None:
     ("gpu", "watts"),
     [(FIRST, 1500), (replace(FIRST, highest_limit_uw=None), 1300), (replace(FIRST, highest_limit_uw=750), 1500)],
 )
-def test_config(machine: Machine, run: Runner, gpu: StubAmdGpu, watts: float) -> None:
+def test_group(machine: Machine, run: Runner, gpu: StubAmdGpu, watts: float) -> None:
     """The max power is the highest limit, or the current one, whether reported in microwatts or watts."""
     machine.show(gpu, replace(gpu, serial="bb"))
-    assert run(case_config) == GpuGroup(gpu_model="Stub MI300X", count=2, max_power_watts_per_gpu=watts / 2)
+    assert run(case_group) == GpuGroup(gpu_model="Stub MI300X", count=2, max_power_watts_per_gpu=watts / 2)
 
 
-def test_config_of_a_zeus_monitor(machine: Machine, run: Runner) -> None:
+def test_group_of_a_zeus_monitor(machine: Machine, run: Runner) -> None:
     """The GPUs of a monitor with only gpu_indices are looked up among AMD GPUs if there are no others."""
     machine.show(FIRST, replace(SECOND, name="Stub MI210", highest_limit_uw=300_000_000))
-    assert run(case_config_of_zeus) == GpuGroup(gpu_model="Stub MI210", count=1, max_power_watts_per_gpu=300.0)
+    assert run(case_group_of_zeus) == GpuGroup(gpu_model="Stub MI210", count=1, max_power_watts_per_gpu=300.0)
 
 
 def test_no_power_limit(machine: Machine, run: Runner) -> None:
     """A GPU without a power limit is refused; the error names JobSpec's `gpu`."""
     machine.show(replace(FIRST, limit_uw=None))
     with pytest.raises(MonitorError, match=r"power limit above 0 W; .*gpu=GpuGroup\("):
-        run(case_config)
+        run(case_group)
 
 
 @pytest.mark.usefixtures("machine")

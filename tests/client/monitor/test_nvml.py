@@ -149,7 +149,7 @@ def case_kind_of(indices: list[int]) -> str:
     return NvmlMonitor(indices).kind
 
 
-def case_config() -> float:
+def case_power() -> float:
     """The maximum power of a job on the GPUs."""
     return gpu_group(NvmlMonitor()).max_power_watts
 
@@ -266,15 +266,15 @@ def test_a_power_limit_of_0(machine: Machine, run: Runner) -> None:
     """A GPU whose limit is 0 W is an error of the job's configuration that names the GPU; its windows are measured."""
     machine.show(replace(FIRST, highest_limit_mw=0, enforced_limit_mw=0))
     with pytest.raises(MonitorError, match=r"Stub V100 \(GPU-aaaa\) reports a power limit of 0 W") as refusal:
-        run(case_config)
-    assert set(refusal.value.remedies) == {Remedy.GPU_CONFIG, Remedy.SELECT_GPUS}
+        run(case_power)
+    assert set(refusal.value.remedies) == {Remedy.GPU_GROUP, Remedy.SELECT_GPUS}
     assert run(case_counter_shows, machine, used(FIRST, 1000))[0].total_energy == 1000
 
 
 def test_the_enforced_limit_in_place_of_0(machine: Machine, run: Runner) -> None:
     """If the highest limit is 0 W, the enforced one counts."""
     machine.show(replace(FIRST, highest_limit_mw=0))
-    assert run(case_config) == 200
+    assert run(case_power) == 200
 
 
 def test_a_name_that_is_not_utf8(machine: Machine, run: Runner) -> None:

@@ -173,8 +173,8 @@ def test_power_limits_are_summed(tmp_path: Path) -> None:
         constraint_0_power_limit_uw=140_000_000,
     )
     make_zone(tmp_path, "intel-rapl:1:0", "dram")
-    config = gpu_group(RaplMonitor(tmp_path))
-    assert (config.max_power_watts, config.count) == (310.0, 1)
+    group = gpu_group(RaplMonitor(tmp_path))
+    assert (group.max_power_watts, group.count) == (310.0, 1)
 
 
 def test_the_processor_is_named() -> None:

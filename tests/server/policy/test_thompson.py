@@ -97,7 +97,7 @@ def drawn(arms: list[Arm], times: int = 400, **fields: object) -> Counter[int]:
 
 
 def test_arms_short_of_explorations_come_first_in_random_order() -> None:
-    """While arms have too few succeeded trials, only those are drawn, each of them sometimes."""
+    """While arms have too few decided trials, only those are drawn, each of them sometimes."""
     counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
     assert set(counts) == {16, 32}
     assert min(counts.values()) > 100
@@ -105,8 +105,8 @@ def test_arms_short_of_explorations_come_first_in_random_order() -> None:
     assert alone.reason.startswith("1 of 3 explorations;")
 
 
-def test_explorations_count_succeeded_trials_outside_the_window() -> None:
-    """An arm with enough succeeded trials counts as explored, even if its window keeps fewer."""
+def test_explorations_count_decided_trials_outside_the_window() -> None:
+    """An arm with enough decided trials counts as explored, even if its window keeps fewer."""
     arm = replace(arm_with(8, 5.0), num_decided=2)
     assert set(drawn([arm, arm_with(16, 1.0)], num_explorations=2, window_size=1)) == {16}
 

@@ -84,7 +84,7 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
 
 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:
-    """The newest epoch is among those that the policy has seen when the trial has succeeded."""
+    """The newest epoch is among those that the policy has seen when the trial is decided."""
     await site.optimizer.register(draft(policy="CAREFUL"))
     trial = await site.optimizer.next_trial("j", new_id())
     assert (await report(site, trial.key, 1, metric=0.95)).stop_train

@@ -36,7 +36,7 @@ REMEDIES = {
     Remedy.OTHER_MONITOR: 'write monitor = "rapl" under [run] for training on the processor, '
     'or monitor = "estimate:150" with the power of the training in watts',
     Remedy.ESTIMATE: 'write monitor = "estimate:150" under [run], with the power of the training in watts',
-    Remedy.GPU_CONFIG: "write gpu_model, count and max_power_watts_per_gpu under [job.gpu]",
+    Remedy.GPU_GROUP: "write gpu_model, count and max_power_watts_per_gpu under [job.gpu]",
     Remedy.SELECT_GPUS: "select other GPUs with CUDA_VISIBLE_DEVICES",
 }
 """The remedies of a `MonitorError`, for the author of a job file."""

@@ -94,7 +94,7 @@ class AmdGpu:
         for limit in (info.get("max_power_cap"), info.get("power_cap")):
             if isinstance(limit, int) and limit > 0:
                 return limit / 1e6 if limit >= _LOWEST_LIMIT_MICROWATTS else float(limit)
-        raise self._missing("a power limit above 0 W", Remedy.GPU_CONFIG, Remedy.SELECT_GPUS)
+        raise self._missing("a power limit above 0 W", Remedy.GPU_GROUP, Remedy.SELECT_GPUS)
 
     def _counter(self) -> float | None:
         count = self._query("amdsmi_get_energy_count") or {}

@@ -31,12 +31,12 @@ def gpu_group(monitor: Monitor) -> GpuGroup:
         return group
     if not monitor.gpu_indices:
         problem = f"{monitor!r} measures no GPU, so its power limit is unknown"
-        raise MonitorError(problem, Remedy.GPU_CONFIG, Remedy.OTHER_MONITOR)
+        raise MonitorError(problem, Remedy.GPU_GROUP, Remedy.OTHER_MONITOR)
     try:
         gpus = _gpus(monitor.gpu_indices)
     except MonitorError as error:
         # Such a monitor may measure GPUs that no library of a vendor shows.
-        remedies = dict.fromkeys([Remedy.GPU_CONFIG, *error.remedies])
+        remedies = dict.fromkeys([Remedy.GPU_GROUP, *error.remedies])
         raise MonitorError(f"the GPUs of {monitor!r} cannot be looked up: {error.problem}", *remedies) from None
     return gpu_group_of(gpus)
 

@@ -76,10 +76,10 @@ class NvidiaGpu:
         constraints = self._query(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         milliwatts = int(constraints[1]) if constraints is not None else 0
         limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit
-        milliwatts = milliwatts or self._number(limit, "its power limit", Remedy.GPU_CONFIG, Remedy.SELECT_GPUS)
+        milliwatts = milliwatts or self._number(limit, "its power limit", Remedy.GPU_GROUP, Remedy.SELECT_GPUS)
         if milliwatts <= 0:
             problem = f"{self.name} ({self.uuid}) reports a power limit of 0 W"
-            raise MonitorError(problem, Remedy.GPU_CONFIG, Remedy.SELECT_GPUS)
+            raise MonitorError(problem, Remedy.GPU_GROUP, Remedy.SELECT_GPUS)
         return milliwatts / 1e3
 
     def _number(self, query: Callable[[Any], int], what: str, *remedies: Remedy) -> int:

@@ -74,7 +74,7 @@ class RaplMonitor(WindowMonitor):
             limit = zone.max_power_watts()
             # Few boards report a limit for memory, and its share is small. A package without one would make time cheap.
             if limit is None and zone.is_package:
-                raise MonitorError(f"RAPL zone {zone.name} reports no power limit", Remedy.GPU_CONFIG)
+                raise MonitorError(f"RAPL zone {zone.name} reports no power limit", Remedy.GPU_GROUP)
             watts += limit or 0.0
         return GpuGroup(gpu_model=cpu_model(), count=1, max_power_watts_per_gpu=watts)
 

@@ -115,7 +115,8 @@ class _Failure(NamedTuple):
         if not kinds:
             return self.of_all
         message = "; ".join([str(self.error), *kinds.values()])
-        return type(self.error)(message, reason=self.error.reason, metadata=self.error.metadata)
+        error = self.error
+        return type(error)(message, reason=error.reason, violations=error.violations, metadata=error.metadata)
 
 
 class Connection:

@@ -194,7 +194,7 @@ def test_state_follows_from_the_events(window: int) -> None:
 
 
 def test_job_is_in_the_bandit_stage() -> None:
-    """There is no pruning: the stage is MAB, and so is the type of every trial, concurrent ones included."""
+    """There is no pruning: the stage is that of the bandit, and the search chose every trial, also concurrent ones."""
     job = kg_job()
     trials = [job.next() for _ in range(3)]
     assert job.search.stage is Stage.BANDIT
