@@ -84,7 +84,7 @@ class DemoTable:
 
 
 def _heading(job: v1.Job) -> str:
-    unit = f"J{estimate_mark(job.monitor, job.other_monitor)}"
+    unit = f"J{estimate_mark(job.monitor, *job.other_monitors)}"
     best = "unknown"
     if job.HasField("best_known_cost"):
         best = f"{job.best_known_cost:.1f} {unit} with batch size {job.best_known_batch_size}"

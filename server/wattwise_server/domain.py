@@ -510,7 +510,7 @@ class Job:
         create_time: When it was registered.
         num_observations: Trials that were decided, without doubtful ones.
         monitor: What the energy of its newest results comes from.
-        other_monitor: What the energy of earlier results comes from, if that has other kinds.
+        other_monitors: What the energy of earlier results comes from, as far as that has other kinds; the newest last.
         power_limits: One per batch size that was profiled or is being profiled, ascending.
         num_events: Events of its trials and batch sizes so far, which are numbered in their order.
         first_notes: The notes of its search before the first trial, if they depend on other jobs; otherwise empty.
@@ -523,6 +523,7 @@ class Job:
         reset_request_id: The id of the request that reset the search last; empty: none.
         baseline_request_id: The id of the newest request of a baseline; empty: none.
         readmit_request_id: The id of the newest request that readmitted a batch size; empty: none.
+        readmitted: The batch size of that request; None: there was none.
         baseline_requested: Whether one of the next launches gets the default batch size.
         baseline_every: One of so many launches gets the default batch size, because a person has asked for it; 0: none.
         warnings: What looks wrong about its trials, at most one for each reason, the newest last.
@@ -533,7 +534,7 @@ class Job:
     create_time: datetime
     num_observations: int = 0
     monitor: MonitorKinds = field(default=MonitorKinds())
-    other_monitor: MonitorKinds = field(default=MonitorKinds())
+    other_monitors: tuple[MonitorKinds, ...] = ()
     power_limits: tuple[PowerLimitState, ...] = ()
     num_events: int = 0
     first_notes: str = ""
@@ -546,6 +547,7 @@ class Job:
     reset_request_id: str = ""
     baseline_request_id: str = ""
     readmit_request_id: str = ""
+    readmitted: int | None = None
     baseline_requested: bool = False
     baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()
@@ -831,7 +833,7 @@ class Trial(NamedTuple):
         end_event: Number of the event of its end; None while it runs.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
             while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
-        warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
+        warnings: What looks wrong about it, without the warning that follows from `other_monitors`.
         profile: Of the power limits that it has profiled.
         launch: Of its launch; stored with the trial's creation, and never changed.
         heartbeat_interval: The longest pause between two signs of life; None if none are needed. Not stored: it
@@ -857,7 +859,7 @@ class Trial(NamedTuple):
     best_known: bool = False
     lease_expire_time: datetime | None = None
     monitor: MonitorKinds = MonitorKinds()
-    other_monitor: MonitorKinds = MonitorKinds()
+    other_monitors: tuple[MonitorKinds, ...] = ()
     excluded: bool = False
     dispatch_event: int = 0
     end_event: int | None = None
@@ -884,7 +886,7 @@ class Trial(NamedTuple):
             last=last,
             lease_expire_time=lease_expire_time,
             monitor=self.monitor,
-            other_monitor=self.other_monitor,
+            other_monitors=self.other_monitors,
             excluded=self.excluded,
             dispatch_event=self.dispatch_event,
             warnings=self.warnings,

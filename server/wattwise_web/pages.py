@@ -23,7 +23,7 @@ from wattwise.commands.answer import (
 )
 from wattwise.commands.humanize import energy_of, percent
 from wattwise.commands.savings import by_batch_size
-from wattwise.commands.tables import JobTrial, batch_size_in_use, job_state, listed_state, uncounted
+from wattwise.commands.tables import JobTrial, batch_size_in_use, job_state, listed_state, other_monitors, uncounted
 from wattwise.errors import InvalidRequestError, JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 from wattwise.rpc.answers import Pages, naming
@@ -610,12 +610,12 @@ def _warnings(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
     found += [
         (f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings
     ]
-    if job.other_monitor.kinds:
+    if job.other_monitors:
         found.append(
             (
                 "mixed monitors",
                 (
-                    f"Trials measured energy with {monitor_text(job.monitor)} and {monitor_text(job.other_monitor)}: "
+                    f"Trials measured energy with {monitor_text(job.monitor)} and {other_monitors(job)}: "
                     "their costs cannot be compared. Use one job id per monitor."
                 ),
             )

@@ -15,6 +15,7 @@ from wattwise.commands.answer import (
     spent_by_month,
     spent_per_model,
 )
+from wattwise.commands.tables import other_monitors
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, plural, span
@@ -154,8 +155,8 @@ def _facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, fa
         facts.append(f"Energy by the monitor {monitor_text(job.monitor)}{mark}")
     elif job.num_trials:
         facts.append("No trial has named its energy monitor")
-    if job.other_monitor.kinds:
-        facts.append(f"Earlier trials used {monitor_text(job.other_monitor)}, whose costs cannot be compared")
+    if job.other_monitors:
+        facts.append(f"Earlier trials used {other_monitors(job)}, whose costs cannot be compared")
     return facts
 
 

@@ -85,7 +85,7 @@ def _log(event: Event) -> None:
         case TrialRevived(trial):
             _log_trial(trial, "trial revived", origin=trial.origin.value)
         case MonitorsDiffer(trial):
-            kinds = {"monitor": str(trial.monitor), "other_monitor": str(trial.other_monitor)}
+            kinds = {"monitor": str(trial.monitor), "other_monitors": ", ".join(map(str, trial.other_monitors))}
             _log_trial(trial, "monitors differ", logging.WARNING, **kinds)
         case TrialWarned(trial, warning):
             _log_warning(trial, warning)

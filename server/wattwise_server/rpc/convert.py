@@ -243,12 +243,12 @@ def _measured(
 _QUALITIES: Mapping[int, EnergyQuality] = {
     v1.EnergyQuality.Value(f"ENERGY_QUALITY_{quality.value}"): quality for quality in EnergyQuality
 }
-"""Any other value counts as ESTIMATED: an unset one, and one of a newer contract."""
+"""Any other value counts as ESTIMATED: an unset one, and one of a newer contract; without kinds it is ignored."""
 
 
 def _monitor_kinds(monitor: v1.Monitor) -> MonitorKinds:
     kinds = tuple(dict.fromkeys(monitor.kinds))
-    if not kinds and not monitor.quality:
+    if not kinds and monitor.quality not in _QUALITIES:
         return MonitorKinds()
     return MonitorKinds(kinds, _QUALITIES.get(monitor.quality, EnergyQuality.ESTIMATED))
 
@@ -818,7 +818,7 @@ def _job(known: Job, available: Sequence[int], failing_sizes: Collection[int]) -
         create_time=timestamp(known.create_time),
         num_trials=known.num_trials,
         monitor=_monitor(known.monitor),
-        other_monitor=_monitor(known.other_monitor),
+        other_monitors=filter(None, map(_monitor, known.other_monitors)),
         paused=known.paused,
         pinned_batch_size=known.pinned,
         baseline_requested=known.baseline_requested,
@@ -959,7 +959,7 @@ def trial(known: Trial) -> v1.Trial:
         converged=known.converged,
         lease_expire_time=timestamp(known.lease_expire_time),
         monitor=_monitor(known.monitor),
-        other_monitor=_monitor(known.other_monitor),
+        other_monitors=filter(None, map(_monitor, known.other_monitors)),
         excluded=known.excluded,
         warnings=map(_warning, warnings_of(known)),
         reason=known.launch.reason,

@@ -73,11 +73,12 @@ class TrialStream:
             if call := current_call.get():
                 call.named = Subject(key.job_id, key.trial_number)
             self._pusher = asyncio.create_task(self._push_stop(key))
-        if key != self._trial:
+        # The number is optional. One that contradicts the launch is refused by the call itself.
+        if (key.job_id, key.launch_id) != (self._trial.job_id, self._trial.launch_id):
             name = f"trial {key.trial_number}" if key.trial_number else "the trial"
             fault = (
                 f"{name} of launch {key.launch_id!r} of job {key.job_id!r} is not the trial of this "
-                "stream; open one stream per trial, and name the trial by the same id on it"
+                "stream; open one stream per trial"
             )
             raise InvalidRequestError(Violation("trial", fault))
 

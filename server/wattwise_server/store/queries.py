@@ -65,7 +65,7 @@ TRIALS, OF_TRIALS = (
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
            t.best_known,
            t.monitor_kinds, t.monitor_quality,
-           t.other_monitor_kinds, t.other_monitor_quality,
+           t.other_monitors,
            t.excluded, t.dispatch_event, t.end_event,
            t.warnings, t.start_known, t.profile,
            l.reason, l.labels, l.token_id,

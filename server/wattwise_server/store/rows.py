@@ -86,7 +86,7 @@ _BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.name in _
 _GPU = ("gpu_model", "gpu_count", "max_power_watts_per_gpu")
 _JOB_ONCE = (*_SPEC, *_GPU, "create_time", "set_fields")
 _MONITOR = ("monitor_kinds", "monitor_quality")
-_MONITORS = (*_MONITOR, *(f"other_{column}" for column in _MONITOR))
+_MONITORS = (*_MONITOR, "other_monitors")
 _JOB_STATE = (
     "stage",
     "pruning_round",
@@ -115,6 +115,7 @@ _JOB_STATE = (
     "reset_request_id",
     "baseline_request_id",
     "readmit_request_id",
+    "readmitted",
     "warnings",
 )
 _SEARCH = (
@@ -329,7 +330,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.notes,
         job.num_observations,
         *_monitor(job.monitor),
-        *_monitor(job.other_monitor),
+        _monitors(job.other_monitors),
         job.num_events,
         job.first_notes,
         None if job.registered is None else job.spec.policy,
@@ -343,6 +344,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.reset_request_id,
         job.baseline_request_id,
         job.readmit_request_id,
+        job.readmitted,
         _warnings(job.warnings),
     )
 
@@ -403,7 +405,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.best_known and not trial.running,
         *last,
         *_monitor(trial.monitor),
-        *_monitor(trial.other_monitor),
+        _monitors(trial.other_monitors),
         trial.excluded,
         trial.dispatch_event,
         trial.end_event,
@@ -520,7 +522,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         create_time=from_micros(row["create_time"]),
         num_observations=row["num_observations"],
         monitor=_read_monitor(row),
-        other_monitor=_read_monitor(row, "other_"),
+        other_monitors=_read_monitors(row),
         num_events=row["num_events"],
         first_notes=row["first_notes"],
         registered=registered,
@@ -534,6 +536,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         reset_request_id=row["reset_request_id"],
         baseline_request_id=row["baseline_request_id"],
         readmit_request_id=row["readmit_request_id"],
+        readmitted=row["readmitted"],
         warnings=_read_warnings(row),
     )
 
@@ -564,9 +567,18 @@ def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
     return json.dumps(monitor.kinds), monitor.quality.value
 
 
-def _read_monitor(row: Row, prefix: str = "") -> MonitorKinds:
-    kinds, quality = (row[f"{prefix}{column}"] for column in _MONITOR)
+def _read_monitor(row: Row) -> MonitorKinds:
+    kinds, quality = (row[column] for column in _MONITOR)
     return MonitorKinds(tuple(json.loads(kinds)), EnergyQuality(quality))
+
+
+def _monitors(monitors: Sequence[MonitorKinds]) -> str:
+    return json.dumps([(monitor.kinds, monitor.quality.value) for monitor in monitors])
+
+
+def _read_monitors(row: Row) -> tuple[MonitorKinds, ...]:
+    read = json.loads(row["other_monitors"])
+    return tuple(MonitorKinds(tuple(kinds), EnergyQuality(quality)) for kinds, quality in read)
 
 
 def read_arm(row: Row) -> Arm:
@@ -613,7 +625,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         observation=row["observation"],
         best_known=bool(row["best_known"]),
         monitor=_read_monitor(row),
-        other_monitor=_read_monitor(row, "other_"),
+        other_monitors=_read_monitors(row),
         excluded=bool(row["excluded"]),
         dispatch_event=row["dispatch_event"],
         end_event=row["end_event"],

@@ -108,17 +108,17 @@ class Control:
     async def readmit(self, job_id: str, batch_size: int, request_id: str) -> Job:
         """Readmits a batch size: what ruled it out no longer counts, a ban aside.
 
-        The request that was the last to readmit one changes nothing. The id is saved also if nothing ruled the batch
-        size out: a late retry must not forgive what failed since.
+        The request that was the last to readmit one changes nothing; with another batch size it is a new one. The id is
+        saved also if nothing ruled the batch size out: a late retry must not forgive what failed since.
 
         Raises:
             InvalidRequestError: the job has no such batch size.
         """
         async with self._store.transaction(job_id) as tx:
             job = _find_with(tx, job_id, batch_size)
-            if job.readmit_request_id == request_id:
+            if (job.readmit_request_id, job.readmitted) == (request_id, batch_size):
                 return job
-            job = replace(job, readmit_request_id=request_id)
+            job = replace(job, readmit_request_id=request_id, readmitted=batch_size)
             readmitted = after(job, Readmitted(batch_size))
             if readmitted.search == job.search:
                 tx.save_job(job)

@@ -159,7 +159,7 @@ class Lifecycle:
         job_now, trial_now = with_monitor(job, trial, reported)
         if trial_now == trial:
             return job, trial
-        if trial_now.other_monitor.kinds:
+        if trial_now.other_monitors:
             job_now = with_job_warnings(job_now, trial_now, [monitor_warning(trial_now)])
             self._publisher.publish(tx, MonitorsDiffer(trial_now))
         if job_now != job:

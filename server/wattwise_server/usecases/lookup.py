@@ -158,7 +158,7 @@ def with_notes(trial: Trial, decision: Decision) -> Decision:
     All of it follows from the trial, so that a repetition gets the same decision.
     """
     decision = with_monitor_notes(trial, decision)
-    if trial.warnings or trial.other_monitor.kinds:
+    if trial.warnings or trial.other_monitors:
         decision = decision._replace(warnings=tuple(warnings_of(trial)))
     if not decision.stop_train or decision.target_reached or trial.undecided:
         return decision

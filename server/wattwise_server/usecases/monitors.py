@@ -22,6 +22,9 @@ MOST_KINDS = 8
 """Kinds that are kept of one trial or job, so that no row grows without end."""
 
 
+MOST_OTHERS = 8
+"""Other monitors that are kept of one trial or job, likewise."""
+
 _HOW_FAR = {EnergyQuality.PARTLY_ESTIMATED: "partly an estimate", EnergyQuality.ESTIMATED: "an estimate"}
 
 
@@ -49,27 +52,35 @@ def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, T
     if monitor == trial.monitor:
         return job, trial
     if monitor.kinds == trial.monitor.kinds:
-        of_job = replace(job, monitor=_marked(job.monitor, monitor), other_monitor=_marked(job.other_monitor, monitor))
+        others = tuple(known.joined(monitor) if known.same_kinds(monitor) else known for known in job.other_monitors)
+        of_job = replace(job, monitor=_marked(job.monitor, monitor), other_monitors=others)
         return of_job, trial._replace(monitor=monitor)
-    other = trial.other_monitor
+    others = trial.other_monitors
     if not trial.monitor.kinds:
-        other = _others(job, monitor)
-    elif not other.kinds and trial.number > 1:
+        others = _others(monitor, *job.other_monitors, job.monitor)
+    elif not others and trial.number > 1:
         # Until now the trial had the same kinds as those before it.
-        other = trial.monitor
+        others = (trial.monitor,)
     # An estimate in an earlier trial concerns the job's sums, but not this trial's.
-    estimated = next((known for known in (job.monitor, job.other_monitor) if known.same_kinds(monitor)), monitor)
-    of_job = replace(job, monitor=monitor.joined(estimated), other_monitor=other)
-    return of_job, trial._replace(monitor=monitor, other_monitor=other)
+    known = (job.monitor, *job.other_monitors)
+    estimated = next((each for each in known if each.same_kinds(monitor)), monitor)
+    # What only this trial had is part of its monitor now.
+    replaced = () if job.monitor.same_kinds(trial.monitor) else (job.monitor,)
+    of_job = replace(
+        job,
+        monitor=monitor.joined(estimated),
+        other_monitors=_others(monitor, *job.other_monitors, *others, *replaced),
+    )
+    return of_job, trial._replace(monitor=monitor, other_monitors=others)
 
 
-def _others(job: Job, monitor: MonitorKinds) -> MonitorKinds:
-    """What earlier results of the job came from, where its kinds are not those of `monitor`."""
-    others = MonitorKinds()
-    for known in (job.other_monitor, job.monitor):
-        if not known.same_kinds(monitor):
-            others = others.joined(known)
-    return others._replace(kinds=others.kinds[:MOST_KINDS])
+def _others(monitor: MonitorKinds, *known: MonitorKinds) -> tuple[MonitorKinds, ...]:
+    """The known monitors, once each, whose kinds are not those of `monitor`."""
+    others: list[MonitorKinds] = []
+    for each in known:
+        if each.kinds and not any(each.same_kinds(other) for other in (monitor, *others)):
+            others.append(each)
+    return tuple(others[-MOST_OTHERS:])
 
 
 def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
@@ -87,13 +98,14 @@ def with_monitor_notes(trial: Trial, decision: Decision) -> Decision:
 
 def warnings_of(trial: Trial) -> Sequence[TrialWarning]:
     """All warnings of a trial."""
-    return (*trial.warnings, monitor_warning(trial)) if trial.other_monitor.kinds else trial.warnings
+    return (*trial.warnings, monitor_warning(trial)) if trial.other_monitors else trial.warnings
 
 
 def monitor_warning(trial: Trial) -> TrialWarning:
     """The warning of a trial whose monitor differs from earlier ones of its job."""
+    others = " and ".join(map(str, trial.other_monitors))
     message = (
         f"trial {trial.number} is measured by {trial.monitor}, earlier results of job {trial.job_id!r} by "
-        f"{trial.other_monitor}: their costs cannot be compared; use a separate job_id for each monitor"
+        f"{others}: their costs cannot be compared; use a separate job_id for each monitor"
     )
     return TrialWarning(WarningReason.MONITORS_DIFFER, "result.monitor", message, trial.number)

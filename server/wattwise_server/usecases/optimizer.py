@@ -176,11 +176,13 @@ class Optimizer:
             TrialDeletedError: the launch's trial was deleted with its job; no retry dispatches a second one.
             TrialNotFoundError: `resume`, but the launch has no trial.
             NoBatchSizeLeftError: no batch size is left.
-            InvalidRequestError: an id is empty or invalid, or a label is invalid.
+            InvalidRequestError: an id is empty or invalid, a label is invalid, or a number is negative.
         """
         faults = job_id_faults(job_id)
         if fault := _launch_id_fault(launch_id):
             faults.append(Violation("launch_id", fault))
+        if unconnected_ranks < 0:
+            faults.append(Violation("unconnected_ranks", f"is {unconnected_ranks}; use the number of processes, or 0"))
         faults += label_faults(labels)
         if faults:
             raise InvalidRequestError(*faults)

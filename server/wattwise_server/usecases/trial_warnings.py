@@ -291,7 +291,7 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
             # The trial stays wrong.
             return False
         case WarningReason.MONITORS_DIFFER:
-            has = bool(ended.other_monitor.kinds)
+            has = bool(ended.other_monitors)
         case WarningReason.METRIC_MOVES_AWAY if not ended.target_reached and last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:
             return False
         case _:

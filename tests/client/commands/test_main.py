@@ -302,7 +302,9 @@ def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     assert row(shown, "monitor") == ["monitor", "nvml, estimate before: these costs cannot be compared"]
     trials = ask("jobs", "trials", trainer.job_id)
     assert [row(trials, number)[10] for number in ("1", "2")] == ["~1.00 kJ", "1.00 kJ"]
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]["other_monitor"]["kinds"] == ["estimate"]
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]["other_monitors"][0]["kinds"] == [
+        "estimate"
+    ]
 
 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -119,7 +119,7 @@ def test_monitor_that_fails_for_one_window(grpc_addr: str, caplog: pytest.LogCap
     wall = monitor_of("wall-monitor")
     partly = v1.Monitor(kinds=["wall-monitor"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
     assert job.job.monitor == partly
-    assert not job.job.HasField("other_monitor")
+    assert not job.job.other_monitors
     assert [trial.monitor for trial in trials] == [wall, partly, wall]
 
 

@@ -177,6 +177,25 @@ def test_unknown_trial_ends_the_stream(job: Trainer, stream: Stream) -> None:
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_number_of_the_trial_is_optional_in_every_message(job: Trainer, stream: Stream, *, first: bool) -> None:
+    """Messages with and without the trial's number are about the same trial; another number is refused."""
+    trial = job.next()
+    for epoch in (1, 2):
+        named = v1.Trial()
+        named.CopyFrom(trial)
+        if first is (epoch == 1):
+            named.id.ClearField("trial_number")
+        stream.send(named, 1.0 * epoch, epoch=epoch)
+        assert not stream.decision().stop_train
+        stream.beat(named)
+    trial.id.trial_number = 7
+    stream.send(trial, 3.0, epoch=3)
+    with refused() as refusal:
+        stream.decision()
+    assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+
+
 def test_streams_end_when_the_server_shuts_down(server: LiveServer) -> None:
     """SIGTERM ends open streams and watches with SHUTTING_DOWN, which is retryable; the server exits with 0."""
     job = Trainer(server.trainer)

@@ -164,9 +164,11 @@ class StoreConformance(FigureTests):
             "reset_time": NOW + timedelta(days=1),
             "paused": True,
             "pinned": 16,
+            "readmit_request_id": "ü",
+            "readmitted": 16,
             "baseline_requested": True,
         }
-        job = replace(job, search=replace(search, num_trials=2), monitor=nvml, other_monitor=mixed, **changed)
+        job = replace(job, search=replace(search, num_trials=2), monitor=nvml, other_monitors=(mixed, nvml), **changed)
         sample = PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)
         highest = PowerSample(300.5, 0.1, 0.2, 41)
         for state in (PowerLimitState(8, sample, highest=highest), PowerLimitState(16, profiling=1)):
@@ -191,7 +193,7 @@ class StoreConformance(FigureTests):
             best_known=True,
             profile=PowerProfile(sample, highest),
             monitor=mixed,
-            other_monitor=nvml,
+            other_monitors=(nvml, mixed),
             excluded=True,
             dispatch_event=4,
             end_event=2**40,

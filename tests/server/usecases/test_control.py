@@ -359,6 +359,20 @@ def test_late_retry_of_a_readmission_forgives_no_later_failure(server: LiveServe
         assert statuses(server.admin.ReadmitBatchSize(request))[16] == "PINNED OUT_OF_MEMORY"
 
 
+def test_readmission_of_another_batch_size_is_a_new_request(server: LiveServer) -> None:
+    """The id of the newest request with another batch size readmits that one, also after a restart."""
+    job = Trainer(server.trainer)
+    for size in (8, 16):
+        pin(server.admin, job, size)
+        job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
+    for size in (8, 16):
+        server.kill()
+        server.start()
+        request = v1.ReadmitBatchSizeRequest(job_id=job.job_id, batch_size=size, request_id="one")
+        found = statuses(server.admin.ReadmitBatchSize(request))
+        assert "OUT_OF_MEMORY" not in found.get(size, "")
+
+
 def test_late_retry_of_a_baseline_that_waited_already(server: LiveServer) -> None:
     """The id of a request that found a baseline waiting is remembered too: its retry requests no second one."""
     job = Trainer(server.trainer)

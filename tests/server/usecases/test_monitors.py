@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import grpc
 import pytest
 from wattwise import v1
@@ -41,10 +43,10 @@ def test_monitor_is_shown_wherever_energy_is(server: LiveServer) -> None:
     trainer.report(running, 5.0, metric=0.1, monitor=BOTH)
     assert [get(server, trial).monitor for trial in (ended, running)] == [BOTH] * 2
     listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=trainer.job_id)).trials
-    assert [(trial.monitor, trial.HasField("other_monitor")) for trial in listed] == [(BOTH, False)] * 2
+    assert [(trial.monitor, len(trial.other_monitors)) for trial in listed] == [(BOTH, 0)] * 2
     (job,) = server.admin.ListJobs(v1.ListJobsRequest()).jobs
     assert job.job.monitor == job_of(server, trainer).monitor == BOTH
-    assert not job.job.HasField("other_monitor")
+    assert not job.job.other_monitors
 
 
 def test_unknown_monitor_is_unset(server: LiveServer) -> None:
@@ -54,6 +56,17 @@ def test_unknown_monitor_is_unset(server: LiveServer) -> None:
     assert not trainer.report(trial, 10.0, metric=0.1).warnings
     assert not get(server, trial).HasField("monitor")
     assert not job_of(server, trainer).HasField("monitor")
+
+
+def test_unknown_quality_refuses_no_report(server: LiveServer) -> None:
+    """A quality of a newer contract counts as estimated, and is ignored without kinds."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    newer = cast("v1.EnergyQuality.ValueType", 7)
+    trainer.report(trial, 10.0, metric=0.1, monitor=v1.Monitor(quality=newer))
+    assert not get(server, trial).HasField("monitor")
+    trainer.report(trial, 20.0, metric=0.1, epoch=2, monitor=v1.Monitor(kinds=["new"], quality=newer))
+    assert get(server, trial).monitor == v1.Monitor(kinds=["new"], quality=v1.ENERGY_QUALITY_ESTIMATED)
 
 
 def test_kind_named_twice_is_one(server: LiveServer) -> None:
@@ -109,7 +122,7 @@ def test_warning_names_both_and_says_what_to_do(server: LiveServer) -> None:
     )
     assert not decision.stop_train
     for shown in (get(server, trial), job_of(server, trainer)):
-        assert (shown.monitor, shown.other_monitor) == (ESTIMATE, NVML)
+        assert (shown.monitor, list(shown.other_monitors)) == (ESTIMATE, [NVML])
 
 
 def test_warning_is_the_same_in_every_answer(server: LiveServer) -> None:
@@ -134,7 +147,7 @@ def test_monitor_and_warning_survive_a_kill(server: LiveServer) -> None:
     server.kill()
     server.start()
     assert get(server, trial).monitor == ESTIMATE
-    assert (job_of(server, trainer).monitor, job_of(server, trainer).other_monitor) == (ESTIMATE, NVML)
+    assert (job_of(server, trainer).monitor, list(job_of(server, trainer).other_monitors)) == (ESTIMATE, [NVML])
     assert trainer.report(trial, 20.0, metric=0.1, epoch=2).warnings == decision.warnings
 
 
@@ -199,6 +212,19 @@ def test_number_of_kinds_is_bounded(server: LiveServer) -> None:
     assert get(server, trial).monitor.kinds == [f"monitor {n}" for n in range(1, 9)]
 
 
+def test_newest_other_monitors_are_kept(server: LiveServer) -> None:
+    """Of more than eight other monitors, the newest eight are kept, the one that was replaced last at the end."""
+    trainer = Trainer(server.trainer)
+    for number in range(9):
+        trainer.run(10.0, monitor=monitor_of(f"monitor {number}"))
+    last = trainer.run(10.0, monitor=monitor_of("monitor 0"))
+    for shown in (get(server, last), job_of(server, trainer)):
+        assert list(shown.other_monitors) == [monitor_of(f"monitor {number}") for number in range(1, 9)]
+    trainer.run(10.0, monitor=NVML)
+    kept = [monitor_of(f"monitor {number}") for number in (2, 3, 4, 5, 6, 7, 8, 0)]
+    assert list(job_of(server, trainer).other_monitors) == kept
+
+
 def test_server_logs_it_once_per_trial(watched: WatchedServer) -> None:
     """One warning per trial, with both monitors, however many results follow."""
     trainer = Trainer(watched.trainer)
@@ -206,7 +232,7 @@ def test_server_logs_it_once_per_trial(watched: WatchedServer) -> None:
     trainer.report(trial, 20.0, metric=0.1, epoch=2, monitor=ESTIMATE)
     (line,) = watched.events("monitors differ")
     assert (line["level"], line["job"], line["trial"]) == ("warning", trainer.job_id, 2)
-    assert (line["monitor"], line["other_monitor"]) == ("estimate", "nvml")
+    assert (line["monitor"], line["other_monitors"]) == ("estimate", "nvml")
     (decided,) = watched.events("trial decided")
     assert (decided["cost_joules"], decided["monitor"]) == (100.0, "nvml")
 

@@ -16,6 +16,7 @@ from wattwise_server.usecases.trial_warnings import without_contradicted
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
+from tests.refusals import refused
 from tests.server.site import BEGIN, draft
 from tests.server.usecases.test_imports import epochs, imported
 from tests.server.usecases.test_leases import get, lose
@@ -218,8 +219,11 @@ def test_unconnected_ranks(server: LiveServer) -> None:
         request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, launch_id=f"r{ranks}", unconnected_ranks=ranks)
         return server.trainer.GetNextBatchSize(request).trial
 
-    trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 2)}
-    assert [len(trial.warnings) for trial in trials.values()] == [0, 0, 0, 1]
+    trials = {ranks: ask(ranks) for ranks in (0, 1, 2)}
+    assert [len(trial.warnings) for trial in trials.values()] == [0, 0, 1]
+    with refused() as refusal:
+        ask(-1)
+    assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["unconnected_ranks"])
     (warning,) = trials[2].warnings
     assert (warning.reason, warning.field) == (v1.WARNING_REASON_UNCONNECTED_RANKS, "unconnected_ranks")
     assert "2 processes" in warning.message
@@ -368,7 +372,7 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
         (WarningReason.TARGET_REACHED_AT_ONCE, {"number": 1}, False),
         (WarningReason.TARGET_REACHED_AT_ONCE, {"epoch": 1}, True),
         (WarningReason.MONITORS_DIFFER, {}, False),
-        (WarningReason.MONITORS_DIFFER, {"other_monitor": MonitorKinds(("rapl",))}, True),
+        (WarningReason.MONITORS_DIFFER, {"other_monitors": (MonitorKinds(("rapl",)),)}, True),
         (WarningReason.METRIC_MOVES_AWAY, {}, False),
         (WarningReason.METRIC_MOVES_AWAY, {"epoch": 2}, True),
         (WarningReason.METRIC_MOVES_AWAY, {"epoch": 2, "target_reached": True}, False),

@@ -268,7 +268,7 @@ def _grounds(
     if statistics.num_excluded:
         yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
     if job.monitor.kinds:
-        mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
+        mixed = ": these costs cannot be compared" if job.other_monitors else ""
         yield "monitor", f"{monitors(job)}{mixed}"
 
 

@@ -279,7 +279,7 @@ def baseline_waits(job: v1.Job, details: v1.JobDetails) -> str:
 
 def mark_of(job: v1.Job) -> str:
     """The mark behind a job's costs if all or some of them are estimates."""
-    return estimate_mark(job.monitor, job.other_monitor)
+    return estimate_mark(job.monitor, *job.other_monitors)
 
 
 def policy(spec: v1.JobSpec) -> str:
@@ -407,7 +407,7 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
     yield "stopped early", stopping if beta is None else stopping + without
     yield "GPUs", gpus_text(spec)
     if job.monitor.kinds:
-        mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
+        mixed = ": these costs cannot be compared" if job.other_monitors else ""
         yield "monitor", f"{monitors(job)}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
@@ -472,9 +472,14 @@ def trial_origin(trial: v1.Trial) -> str:
 
 
 def monitors(job: v1.Job) -> str:
-    """The monitor of a job's trials, and an earlier one."""
-    monitor, other = monitor_text(job.monitor), monitor_text(job.other_monitor)
-    return f"{monitor}, {other} before" if other else monitor
+    """The monitor of a job's trials, and earlier ones."""
+    monitor = monitor_text(job.monitor)
+    return f"{monitor}, {other_monitors(job)} before" if job.other_monitors else monitor
+
+
+def other_monitors(job: v1.Job) -> str:
+    """The other monitors of a job's trials, such as "estimate and nvml+rapl"."""
+    return " and ".join(map(monitor_text, job.other_monitors))
 
 
 def listed_state(listing: v1.JobListing) -> str:

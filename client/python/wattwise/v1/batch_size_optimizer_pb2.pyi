@@ -160,7 +160,8 @@ class GetNextBatchSizeRequest(_message.Message):
     """
     unconnected_ranks: _builtins.int
     """0: the launch has one process, or its processes are connected to each other; 1 means the same. More: number of processes of
-    the launch, which are not connected, so that each asks for a trial of its own. The trial then has a warning.
+    the launch, which are not connected, so that each asks for a trial of its own. The trial then has a warning. Below 0 is
+    refused.
     """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:

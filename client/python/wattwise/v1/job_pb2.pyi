@@ -928,7 +928,7 @@ class Job(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
-    OTHER_MONITOR_FIELD_NUMBER: _builtins.int
+    OTHER_MONITORS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     BASELINE_REQUESTED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
@@ -995,9 +995,9 @@ class Job(_message.Message):
         """
 
     @_builtins.property
-    def other_monitor(self) -> _trial_pb2.Monitor:
-        """The other monitors of the job's trials, which make their costs incomparable. Unset: all trials that named a monitor
-        named the same.
+    def other_monitors(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Monitor]:
+        """The other monitors of the job's trials, which make their costs incomparable; the one that was replaced last is the last
+        one. At most the newest 8. Empty: all trials that named a monitor named the same.
         """
 
     @_builtins.property
@@ -1021,7 +1021,7 @@ class Job(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         num_trials: _builtins.int = ...,
         monitor: _trial_pb2.Monitor | None = ...,
-        other_monitor: _trial_pb2.Monitor | None = ...,
+        other_monitors: _abc.Iterable[_trial_pb2.Monitor] | None = ...,
         paused: _builtins.bool = ...,
         baseline_requested: _builtins.bool = ...,
         warnings: _abc.Iterable[_trial_pb2.TrialWarning] | None = ...,
@@ -1033,9 +1033,9 @@ class Job(_message.Message):
         batch_size_in_use: _builtins.int | None = ...,
         baseline_every: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every", "_batch_size_in_use", b"_batch_size_in_use", "_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "_reset_after", b"_reset_after", "baseline_every", b"baseline_every", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every", "_batch_size_in_use", b"_batch_size_in_use", "_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "_reset_after", b"_reset_after", "baseline_every", b"baseline_every", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every", "_batch_size_in_use", b"_batch_size_in_use", "_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "_reset_after", b"_reset_after", "available_batch_sizes", b"available_batch_sizes", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every", "_batch_size_in_use", b"_batch_size_in_use", "_best_known_batch_size", b"_best_known_batch_size", "_best_known_cost", b"_best_known_cost", "_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "_reset_after", b"_reset_after", "available_batch_sizes", b"available_batch_sizes", "baseline_every", b"baseline_every", "baseline_requested", b"baseline_requested", "batch_size_in_use", b"batch_size_in_use", "best_known_batch_size", b"best_known_batch_size", "best_known_cost", b"best_known_cost", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitors", b"other_monitors", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "policy_state", b"policy_state", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__baseline_every: _TypeAlias = _typing.Literal["baseline_every"]  # noqa: Y015
     _WhichOneofArgType__baseline_every: _TypeAlias = _typing.Literal["_baseline_every", b"_baseline_every"]  # noqa: Y015

@@ -404,7 +404,7 @@ class Trial(_message.Message):
     CONVERGED_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     MONITOR_FIELD_NUMBER: _builtins.int
-    OTHER_MONITOR_FIELD_NUMBER: _builtins.int
+    OTHER_MONITORS_FIELD_NUMBER: _builtins.int
     EXCLUDED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -476,8 +476,10 @@ class Trial(_message.Message):
         """The monitor of its energy, with all kinds that its results have named. Unset: no result has named a monitor."""
 
     @_builtins.property
-    def other_monitor(self) -> Global___Monitor:
-        """The other monitors of earlier results of the job, which make the costs incomparable. Unset: none."""
+    def other_monitors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Monitor]:
+        """The other monitors of earlier results of the job, which make the costs incomparable; the one that was replaced last is the
+        last one. At most the newest 8. Empty: none.
+        """
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
@@ -512,7 +514,7 @@ class Trial(_message.Message):
         converged: _builtins.bool = ...,
         lease_expire_time: _timestamp_pb2.Timestamp | None = ...,
         monitor: Global___Monitor | None = ...,
-        other_monitor: Global___Monitor | None = ...,
+        other_monitors: _abc.Iterable[Global___Monitor] | None = ...,
         excluded: _builtins.bool = ...,
         warnings: _abc.Iterable[Global___TrialWarning] | None = ...,
         reason: _builtins.str = ...,
@@ -525,9 +527,9 @@ class Trial(_message.Message):
         token_id: _builtins.str = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_decision_message", b"_decision_message", "_recurrence", b"_recurrence", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "recurrence", b"recurrence", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_decision_message", b"_decision_message", "_recurrence", b"_recurrence", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_time", b"end_time", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "recurrence", b"recurrence", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_decision_message", b"_decision_message", "_recurrence", b"_recurrence", "batch_size", b"batch_size", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitor", b"other_monitor", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "_cost_bound", b"_cost_bound", "_decision_message", b"_decision_message", "_recurrence", b"_recurrence", "batch_size", b"batch_size", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "decision_message", b"decision_message", "end_reason", b"end_reason", "end_time", b"end_time", "excluded", b"excluded", "heartbeat_interval", b"heartbeat_interval", "id", b"id", "labels", b"labels", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "newest", b"newest", "origin", b"origin", "other_monitors", b"other_monitors", "policy_role", b"policy_role", "pruning_gts", b"pruning_gts", "reason", b"reason", "recurrence", b"recurrence", "start_time", b"start_time", "status", b"status", "target_reached", b"target_reached", "token_id", b"token_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015

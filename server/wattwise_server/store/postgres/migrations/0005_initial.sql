@@ -50,8 +50,7 @@ CREATE TABLE jobs (
     -- Where the energy of the newest results comes from, and that of earlier ones if it differs.
     monitor_kinds text NOT NULL,                -- JSON, in the order in which they were first used
     monitor_quality text NOT NULL,
-    other_monitor_kinds text NOT NULL,
-    other_monitor_quality text NOT NULL,
+    other_monitors text NOT NULL,               -- JSON
     -- What a person has changed.
     changed_policy text,                        -- NULL: `policy`
     changed_parameters text,                    -- JSON: the fields of `changed_policy`
@@ -63,6 +62,7 @@ CREATE TABLE jobs (
     baseline_requested boolean NOT NULL,
     baseline_request_id text NOT NULL,          -- of the newest request; empty: none
     readmit_request_id text NOT NULL,           -- of the newest request that readmitted a batch size; empty: none
+    readmitted bigint,                          -- its batch size
     baseline_every bigint NOT NULL,             -- 0: no regular baselines
     warnings text NOT NULL                      -- JSON: [[reason, field, message, trial], ...]
 ) WITH (fillfactor = 70);
@@ -143,8 +143,7 @@ CREATE TABLE trials (
     -- As for a job.
     monitor_kinds text NOT NULL,
     monitor_quality text NOT NULL,
-    other_monitor_kinds text NOT NULL,
-    other_monitor_quality text NOT NULL,
+    other_monitors text NOT NULL,               -- JSON
     excluded boolean NOT NULL,
     dispatch_event bigint NOT NULL,             -- its number among the job's events
     end_event bigint,                           -- NULL: running
@@ -463,20 +462,20 @@ BEGIN
             prior_precision, num_explorations, seed, learn_reward_precision, reward_precision, gpu_model, gpu_count,
             max_power_watts_per_gpu, create_time, set_fields, stage, pruning_round, round_default, exploring, min_cost,
             min_cost_batch_size, missed_floor, bound_stops, num_trials, best_known, best_known_cost, notes,
-            num_observations, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, num_events,
+            num_observations, monitor_kinds, monitor_quality, other_monitors, num_events,
             first_notes, changed_policy, changed_parameters, reset_after, reset_time, paused, pinned,
             baseline_requested, baseline_every, reset_request_id, baseline_request_id, readmit_request_id,
-            warnings
+            readmitted, warnings
         ) SELECT
             job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric, higher_is_better,
             max_epochs, trial_lease_seconds, policy, window_size, prior_job_ids, num_pruning_rounds, prior_mean,
             prior_precision, num_explorations, seed, learn_reward_precision, reward_precision, gpu_model, gpu_count,
             max_power_watts_per_gpu, create_time, set_fields, stage, pruning_round, round_default, exploring, min_cost,
             min_cost_batch_size, missed_floor, bound_stops, num_trials, best_known, best_known_cost, notes,
-            num_observations, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality, num_events,
+            num_observations, monitor_kinds, monitor_quality, other_monitors, num_events,
             first_notes, changed_policy, changed_parameters, reset_after, reset_time, paused, pinned,
             baseline_requested, baseline_every, reset_request_id, baseline_request_id, readmit_request_id,
-            warnings
+            readmitted, warnings
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
     IF created IS NOT NULL THEN
@@ -491,13 +490,13 @@ BEGIN
                 missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials,
                 best_known = n.best_known, best_known_cost = n.best_known_cost, notes = n.notes,
                 num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
-                monitor_quality = n.monitor_quality, other_monitor_kinds = n.other_monitor_kinds,
-                other_monitor_quality = n.other_monitor_quality, num_events = n.num_events, first_notes = n.first_notes,
+                monitor_quality = n.monitor_quality, other_monitors = n.other_monitors,
+                num_events = n.num_events, first_notes = n.first_notes,
                 changed_policy = n.changed_policy, changed_parameters = n.changed_parameters,
                 reset_after = n.reset_after, reset_time = n.reset_time, paused = n.paused, pinned = n.pinned,
                 baseline_requested = n.baseline_requested, baseline_every = n.baseline_every,
                 reset_request_id = n.reset_request_id, baseline_request_id = n.baseline_request_id,
-                readmit_request_id = n.readmit_request_id, warnings = n.warnings
+                readmit_request_id = n.readmit_request_id, readmitted = n.readmitted, warnings = n.warnings
             WHERE j.job_key = n.job_key;
         END LOOP;
     END IF;
@@ -546,14 +545,14 @@ BEGIN
             start_time, start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
-            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality,
+            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitors,
             excluded, dispatch_event, end_event, warnings, profile
         ) SELECT
             job_key, trial_number, batch_size, origin, policy_role, pruning_round, status, end_reason, launch_id,
             start_time, start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
             last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
             last_computed_time_seconds, last_computed_energy_joules, last_computed_limit_watts_per_gpu,
-            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitor_kinds, other_monitor_quality,
+            last_limit_watts_per_gpu, monitor_kinds, monitor_quality, other_monitors,
             excluded, dispatch_event, end_event, warnings, profile
         FROM json_populate_recordset(NULL::trials, trials_rows)
         ON CONFLICT (job_key, trial_number) DO UPDATE SET
@@ -569,8 +568,8 @@ BEGIN
             last_computed_energy_joules = excluded.last_computed_energy_joules,
             last_computed_limit_watts_per_gpu = excluded.last_computed_limit_watts_per_gpu,
             last_limit_watts_per_gpu = excluded.last_limit_watts_per_gpu, monitor_kinds = excluded.monitor_kinds,
-            monitor_quality = excluded.monitor_quality, other_monitor_kinds = excluded.other_monitor_kinds,
-            other_monitor_quality = excluded.other_monitor_quality, excluded = excluded.excluded,
+            monitor_quality = excluded.monitor_quality, other_monitors = excluded.other_monitors,
+            excluded = excluded.excluded,
             dispatch_event = excluded.dispatch_event, end_event = excluded.end_event, warnings = excluded.warnings,
             profile = excluded.profile;
     END IF;

@@ -46,8 +46,7 @@ CREATE TABLE jobs (
     -- Where the energy of the newest results comes from, and that of earlier ones if it differs.
     monitor_kinds TEXT NOT NULL,            -- JSON, in the order in which they were first used
     monitor_quality TEXT NOT NULL,
-    other_monitor_kinds TEXT NOT NULL,
-    other_monitor_quality TEXT NOT NULL,
+    other_monitors TEXT NOT NULL,           -- JSON
     -- What a person has changed.
     changed_policy TEXT,                    -- NULL: `policy`
     changed_parameters TEXT,                -- JSON: the fields of `changed_policy`
@@ -59,6 +58,7 @@ CREATE TABLE jobs (
     baseline_requested INTEGER NOT NULL,
     baseline_request_id TEXT NOT NULL,      -- of the newest request; empty: none
     readmit_request_id TEXT NOT NULL,       -- of the newest request that readmitted a batch size; empty: none
+    readmitted INTEGER,                     -- its batch size
     baseline_every INTEGER NOT NULL,        -- 0: no regular baselines
     warnings TEXT NOT NULL                  -- JSON: [[reason, field, message, trial], ...]
 );
@@ -139,8 +139,7 @@ CREATE TABLE trials (
     -- As for a job.
     monitor_kinds TEXT NOT NULL,
     monitor_quality TEXT NOT NULL,
-    other_monitor_kinds TEXT NOT NULL,
-    other_monitor_quality TEXT NOT NULL,
+    other_monitors TEXT NOT NULL,           -- JSON
     excluded INTEGER NOT NULL,
     dispatch_event INTEGER NOT NULL,        -- its number among the job's events
     end_event INTEGER,                      -- NULL: running

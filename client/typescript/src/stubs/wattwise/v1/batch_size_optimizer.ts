@@ -132,7 +132,8 @@ export interface GetNextBatchSizeRequest {
   resume: boolean;
   /**
    * 0: the launch has one process, or its processes are connected to each other; 1 means the same. More: number of processes of
-   * the launch, which are not connected, so that each asks for a trial of its own. The trial then has a warning.
+   * the launch, which are not connected, so that each asks for a trial of its own. The trial then has a warning. Below 0 is
+   * refused.
    */
   unconnectedRanks: number;
   /**

@@ -608,12 +608,10 @@ export interface Job {
     | Monitor
     | undefined;
   /**
-   * The other monitors of the job's trials, which make their costs incomparable. Unset: all trials that named a monitor
-   * named the same.
+   * The other monitors of the job's trials, which make their costs incomparable; the one that was replaced last is the last
+   * one. At most the newest 8. Empty: all trials that named a monitor named the same.
    */
-  otherMonitor:
-    | Monitor
-    | undefined;
+  otherMonitors: Monitor[];
   /** Whether SetJobPaused has paused the search: launches get the best known batch size. */
   paused: boolean;
   /** Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet. */
@@ -2507,7 +2505,7 @@ function createBaseJob(): Job {
     createTime: undefined,
     numTrials: 0,
     monitor: undefined,
-    otherMonitor: undefined,
+    otherMonitors: [],
     paused: false,
     baselineRequested: false,
     warnings: [],
@@ -2551,8 +2549,8 @@ export const Job: MessageFns<Job> = {
     if (message.monitor !== undefined) {
       Monitor.encode(message.monitor, writer.uint32(66).fork()).join();
     }
-    if (message.otherMonitor !== undefined) {
-      Monitor.encode(message.otherMonitor, writer.uint32(74).fork()).join();
+    for (const v of message.otherMonitors) {
+      Monitor.encode(v!, writer.uint32(74).fork()).join();
     }
     if (message.paused !== false) {
       writer.uint32(80).bool(message.paused);
@@ -2679,7 +2677,7 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            message.otherMonitors.push(Monitor.decode(reader, reader.uint32()));
             continue;
           }
           case 10: {
@@ -2791,9 +2789,7 @@ export const Job: MessageFns<Job> = {
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
       : undefined;
-    message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
-      ? Monitor.fromPartial(object.otherMonitor)
-      : undefined;
+    message.otherMonitors = object.otherMonitors?.map((e) => Monitor.fromPartial(e)) || [];
     message.paused = object.paused ?? false;
     message.baselineRequested = object.baselineRequested ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];

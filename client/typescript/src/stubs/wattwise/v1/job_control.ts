@@ -136,8 +136,8 @@ export interface ReadmitBatchSizeRequest {
   batchSize: number;
   /**
    * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
-   * this kind again changes nothing, so that a late retry does not undo what has failed since. At most 200 characters, without
-   * control characters.
+   * this kind again, with the same batch size, changes nothing, so that a late retry does not undo what has failed since. At
+   * most 200 characters, without control characters.
    */
   requestId: string;
 }

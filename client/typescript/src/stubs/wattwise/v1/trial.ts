@@ -532,10 +532,11 @@ export interface Trial {
   monitor:
     | Monitor
     | undefined;
-  /** The other monitors of earlier results of the job, which make the costs incomparable. Unset: none. */
-  otherMonitor:
-    | Monitor
-    | undefined;
+  /**
+   * The other monitors of earlier results of the job, which make the costs incomparable; the one that was replaced last is the
+   * last one. At most the newest 8. Empty: none.
+   */
+  otherMonitors: Monitor[];
   /** Whether the job's search ignores the trial: SetTrialExcluded requested it, or it was imported from before a reset. */
   excluded: boolean;
   /** What looks wrong about the trial. Every answer about the trial repeats it. Empty: nothing. */
@@ -903,7 +904,7 @@ function createBaseTrial(): Trial {
     converged: false,
     leaseExpireTime: undefined,
     monitor: undefined,
-    otherMonitor: undefined,
+    otherMonitors: [],
     excluded: false,
     warnings: [],
     reason: "",
@@ -956,8 +957,8 @@ export const Trial: MessageFns<Trial> = {
     if (message.monitor !== undefined) {
       Monitor.encode(message.monitor, writer.uint32(98).fork()).join();
     }
-    if (message.otherMonitor !== undefined) {
-      Monitor.encode(message.otherMonitor, writer.uint32(106).fork()).join();
+    for (const v of message.otherMonitors) {
+      Monitor.encode(v!, writer.uint32(106).fork()).join();
     }
     if (message.excluded !== false) {
       writer.uint32(112).bool(message.excluded);
@@ -1111,7 +1112,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.otherMonitor = Monitor.decode(reader, reader.uint32());
+            message.otherMonitors.push(Monitor.decode(reader, reader.uint32()));
             continue;
           }
           case 14: {
@@ -1238,9 +1239,7 @@ export const Trial: MessageFns<Trial> = {
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
       : undefined;
-    message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
-      ? Monitor.fromPartial(object.otherMonitor)
-      : undefined;
+    message.otherMonitors = object.otherMonitors?.map((e) => Monitor.fromPartial(e)) || [];
     message.excluded = object.excluded ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     message.reason = object.reason ?? "";
