@@ -8,7 +8,6 @@ Units are joules, seconds and watts throughout; times are UTC.
 from __future__ import annotations
 
 import math
-import operator
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
@@ -609,19 +608,25 @@ class ListedJob(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What training took: seconds, joules as measured, and cost in joules, which may follow from computed ones."""
+    """What training took: seconds, joules as measured, and cost in joules, which may follow from computed ones.
+
+    Attributes:
+        energy_joules: None if no energy was measured.
+    """
 
     time_seconds: float = 0.0
-    energy_joules: float = 0.0
+    energy_joules: float | None = None
     cost: float = 0.0
 
     def plus(self, other: Usage) -> Usage:
-        """The sum."""
-        return Usage(*map(operator.add, self, other))
+        """The sum; it leaves out energy that was not measured."""
+        energy = _sum(self.energy_joules, other.energy_joules)
+        return Usage(self.time_seconds + other.time_seconds, energy, self.cost + other.cost)
 
     def times(self, factor: float) -> Usage:
         """A multiple."""
-        return Usage(*(factor * each for each in self))
+        energy = None if self.energy_joules is None else factor * self.energy_joules
+        return Usage(factor * self.time_seconds, energy, factor * self.cost)
 
 
 class Quantities(NamedTuple):
@@ -639,7 +644,12 @@ class Quantities(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """Usage with its money, and the grams of CO2 equivalent; None without prices, and without a carbon intensity."""
+    """Usage with its money, and the grams of CO2 equivalent.
+
+    Attributes:
+        money: None without prices.
+        carbon_grams: None without a carbon intensity, or if no energy was measured.
+    """
 
     usage: Usage = Usage()
     money: float | None = None

@@ -149,6 +149,7 @@ class SavingsEstimate:
         in_use: What a model costs with the batch size in use, missed and failed trials included; None without one.
         with_default: The same with the default: M.
         settling: What would show a saving; None if it is shown, or if nothing that was looked at would show it.
+        measured: False if the quantity is unknown, because no trial measured it; S is then 0.
     """
 
     deliveries: int
@@ -160,6 +161,7 @@ class SavingsEstimate:
     in_use: float | None = None
     with_default: float | None = None
     settling: Settling | None = None
+    measured: bool = True
 
     @property
     def saved(self) -> float | None:

@@ -595,7 +595,7 @@ def _estimate(known: SavingsEstimate | None) -> v1.SavingsEstimate | None:
     way = known.settling
     return v1.SavingsEstimate(
         verdict=_verdict(known.verdict),
-        spent=known.spent,
+        spent=known.spent if known.measured else None,
         saved=known.saved,
         at_least=known.at_least,
         confidence=CONFIDENCE,
@@ -743,7 +743,7 @@ def _total_savings(known: JobFigures) -> v1.Savings:
         value, saved, at_least, at_most, lost = (
             getattr(each, name) for each in (spent, known.saved, known.saved_at_least, known.at_most, known.lost)
         )
-        if value is None:
+        if value is None and name != "energy_joules":
             return None
         verdict = total_verdict(known.verdicts, at_least, at_most)
         return v1.SavingsEstimate(

@@ -33,7 +33,7 @@ GROUPS = f"""
         SELECT t.job_key, t.batch_size, t.origin, {_OWN} AS own, t.target_reached AS delivered,
                {_DOUBTFUL} AS doubtful, {{later}} AS later,
                t.trial_number, t.status, t.last_epoch, t.end_time, t.last_energy_joules IS NULL AS unmeasured,
-               coalesce(t.cost, 0.0) AS cost, coalesce(t.last_energy_joules, 0.0) AS joules,
+               coalesce(t.cost, 0.0) AS cost, t.last_energy_joules AS joules,
                coalesce(t.last_time_seconds, 0.0) AS seconds,
                {_REAL.format(1)} * coalesce(t.last_energy_joules, 0.0)
                    + {_REAL.format(2)} * j.gpu_count * coalesce(t.last_time_seconds, 0.0) AS money
@@ -54,7 +54,7 @@ GROUPS = f"""
 
 RUNNING = """
     SELECT t.job_key, t.batch_size, t.origin, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
-           coalesce(m.energy_joules, 0.0) AS joules,
+           m.energy_joules AS joules,
            coalesce(
                j.eta_knob * coalesce(
                    CASE WHEN m.computed_time_seconds IS NULL THEN m.energy_joules ELSE m.computed_energy_joules END,
@@ -133,7 +133,7 @@ _DAYS_ENDED = _ENDED.format(jobs="t.job_key = $1 AND").replace("t.trial_number >
 DAYS = f"""
     SELECT t.end_time / {_MICROS_OF_A_DAY} AS day, count(*) AS num_trials,
            sum(CASE WHEN t.target_reached THEN 1 ELSE 0 END) AS num_deliveries,
-           sum(coalesce(t.cost, 0.0)) AS cost, sum(coalesce(t.last_energy_joules, 0.0)) AS joules,
+           sum(coalesce(t.cost, 0.0)) AS cost, sum(t.last_energy_joules) AS joules,
            sum(coalesce(t.last_time_seconds, 0.0)) AS seconds
     {_DAYS_ENDED} AND t.end_time >= $2 AND {_OWN}
     GROUP BY t.end_time / {_MICROS_OF_A_DAY} ORDER BY day

@@ -500,7 +500,8 @@ class Statistics:
                 running=min(unfinished, value),
             )
 
-        energy = saved(1, spent.usage.energy_joules, running.usage.energy_joules)
+        joules = spent.usage.energy_joules
+        energy = replace(saved(1, joules or 0.0, running.usage.energy_joules or 0.0), measured=joules is not None)
         money = None if spent.money is None else saved(3, spent.money, running.money or 0.0)
         if money is not None and self._prices.joule:
             money = _measured_money(money, energy)
@@ -510,7 +511,7 @@ class Statistics:
             energy,
             saved(2, spent.usage.time_seconds, running.usage.time_seconds),
             money,
-            None if grams is None else energy.times(grams),
+            energy.times(grams) if grams is not None and energy.measured else None,
             num_deliveries,
             sum(group.num_trials for group in of_default),
             max((group.newest_end for group in of_default if group.newest_end), default=None),
@@ -523,11 +524,10 @@ class Statistics:
         return self._priced(_usage(group for group in groups if group.own), num_gpus)
 
     def _priced(self, usage: Usage, num_gpus: int) -> Amount:
-        money = None
+        joules, per_joule, money = usage.energy_joules, self.factors.grams_per_joule, None
         if self.factors.has_prices:
-            money = self._prices.joule * usage.energy_joules + self._prices.gpu_second * num_gpus * usage.time_seconds
-        per_joule = self.factors.grams_per_joule
-        return Amount(usage, money, None if per_joule is None else per_joule * usage.energy_joules)
+            money = self._prices.joule * (joules or 0.0) + self._prices.gpu_second * num_gpus * usage.time_seconds
+        return Amount(usage, money, None if per_joule is None or joules is None else per_joule * joules)
 
     async def _days(self, version: JobVersion, ended: Sequence[TrialGroup]) -> Sequence[Day]:
         """The days of the months that a trend shows."""
@@ -622,7 +622,7 @@ def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Deli
 
 def _quantities(group: TrialGroup) -> tuple[float, float, float, float]:
     usage = group.usage
-    return usage.cost, usage.energy_joules, usage.time_seconds, group.money
+    return usage.cost, usage.energy_joules or 0.0, usage.time_seconds, group.money
 
 
 def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsEstimate:

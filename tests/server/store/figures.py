@@ -256,6 +256,20 @@ class FigureTests:
                 assert (second.first_trial, second.num_trials, second.usage) == (2, 1, Usage())
             assert await store.running_groups([other]) == {}
 
+    async def test_energy_that_no_trial_measured_is_unknown(self, opener: Opener) -> None:
+        """Of ended and running trials and of days; a sum leaves out the trials without energy."""
+        without = Measurement(1, 10.0, None, 0.1, minutes(1))
+        async with opener() as store:
+            ended = ended_trial(1)._replace(last=without), ended_trial(2, 16)._replace(last=without), ended_trial(3, 16)
+            running = running_trial(4, last=without)
+            key = await save(store, figured_job(num_trials=4), *ended, running)
+            groups = (await store.trial_groups([key], Prices(), {}))[key]
+            assert only(groups, batch_size=8).usage.energy_joules is None
+            assert ended[2].last is not None
+            assert only(groups, batch_size=16).usage.energy_joules == ended[2].last.energy_joules
+            (group,) = (await store.running_groups([key]))[key]
+            assert group.usage.energy_joules is None
+
     async def test_cost_of_a_running_trial_is_the_computed_one(self, opener: Opener) -> None:
         """In observer mode the cost counts what was computed, even if that has no energy; the rest is as measured."""
         last = Measurement(1, 20.0, 300.0, 0.1, minutes(1), ComputedUsage(30.0, 200.0, 40.0))

@@ -200,6 +200,41 @@ def test_imported_trials_without_energy_cost_no_money(priced: LiveServer) -> Non
         assert not unknown.HasField("with_default")
 
 
+def test_energy_that_no_trial_measured_is_unset(priced: LiveServer) -> None:
+    """Sums, means, months and totals have neither energy nor carbon until a trial measures energy."""
+    job = People(priced, job_id_prefix="without", job_id="without-energy", eta_knob=0.5)
+
+    def run(joules: float | None) -> None:
+        measured = v1.Measurement(epoch=1, time_seconds=1.0, energy_joules=joules, metric=0.95)
+        done = v1.TrainingResult(trial=job.next().id, measurement=measured)
+        priced.trainer.ReportResult(v1.ReportResultRequest(result=done))
+
+    def usages() -> list[v1.Usage]:
+        found = figures(priced, job.job_id)
+        (of_size,), (month,) = found.trials, found.months
+        totals = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="without")).totals
+        (listed,) = priced.admin.ListJobs(v1.ListJobsRequest(job_id_prefix="without", with_summaries=True)).jobs
+        return [of_size.spent, of_size.mean_delivery, month.spent, found.spent, totals.spent, listed.summary.spent]
+
+    def estimates() -> list[v1.Savings]:
+        totals = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="without")).totals
+        return [figures(priced, job.job_id).savings, totals.savings]
+
+    priced.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=16))
+    run(None)
+    for usage in usages():
+        assert not usage.HasField("energy_joules")
+        assert not usage.HasField("carbon_grams")
+        assert usage.time_seconds == 1.0
+    for savings in estimates():
+        assert not savings.energy.HasField("spent")
+        assert not savings.HasField("carbon")
+    run(100.0)
+    assert [usage.energy_joules for usage in usages()] == [100.0, 50.0, 100.0, 100.0, 100.0, 100.0]
+    assert [savings.energy.spent for savings in estimates()] == [100.0, 100.0]
+    assert all(savings.HasField("carbon") for savings in estimates())
+
+
 def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
     """Until then the default's mean is known and what would settle the claim; nothing was saved for certain."""
     job = People(priced)
@@ -415,7 +450,7 @@ def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:
     found = priced.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix="unmeasured")).totals
     for name in ("saved", "at_least", "lost"):
         assert claimed(found.savings, name) == {"time", "cost"}
-    assert found.spent.energy_joules == 0.0
+    assert not found.spent.HasField("energy_joules")
 
 
 def test_numbers_whose_sums_would_not_be_finite_are_refused(priced: LiveServer) -> None:

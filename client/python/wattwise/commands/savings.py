@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
@@ -362,7 +362,9 @@ def _mean(groups: Sequence[v1.TrialStatistics]) -> v1.Usage | None:
     delivered = [each for each in groups if each.num_deliveries]
     deliveries = sum(each.num_deliveries for each in delivered)
 
-    def mean(name: str) -> float:
+    def mean(name: str) -> float | None:
+        if not any(each.mean_delivery.HasField(cast("Any", name)) for each in delivered):
+            return None
         return sum(each.num_deliveries * float(getattr(each.mean_delivery, name)) for each in delivered) / deliveries
 
     return v1.Usage(**{name: mean(name) for name in v1.Usage.DESCRIPTOR.fields_by_name}) if deliveries else None

@@ -142,15 +142,19 @@ class Usage(_message.Message):
     time_seconds: _builtins.float
     """Seconds. Always set."""
     energy_joules: _builtins.float
-    """Joules of all GPUs, as measured; trials whose energy was not measured add nothing. Always set."""
+    """Joules of all GPUs, as measured. A sum leaves out the trials whose energy was not measured; a mean counts them as 0. Unset:
+    no trial measured energy.
+    """
     cost: _builtins.float
     """Cost in joules: eta_knob * energy + (1 - eta_knob) * max_power_watts_per_gpu * count * time; in observer mode of the
     computed energy and time. Always set.
     """
     money: _builtins.float
-    """Money by the operator's factors. Unset: there are no prices."""
+    """Money by the operator's factors, of the measured energy and the time. Unset: there are no prices."""
     carbon_grams: _builtins.float
-    """Grams of CO2 equivalent by the operator's factors. Unset: no carbon intensity is known."""
+    """Grams of CO2 equivalent by the operator's factors, of the measured energy. Unset: no carbon intensity is known, or no trial
+    measured energy.
+    """
     def __init__(
         self,
         *,
@@ -300,7 +304,9 @@ class SavingsEstimate(_message.Message):
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about this quantity. Always set."""
     spent: _builtins.float
-    """Everything that was spent, failed and running trials included. Always set."""
+    """Everything that was spent, failed and running trials included, as in Usage. Unset: no trial measured energy, and this is
+    the estimate of the energy.
+    """
     saved: _builtins.float
     """The estimate of what was saved, which does not overstate on average; negative: a loss. Unset: there is no claim."""
     at_least: _builtins.float
@@ -339,7 +345,7 @@ class SavingsEstimate(_message.Message):
         self,
         *,
         verdict: Global___SavingsVerdict.ValueType = ...,
-        spent: _builtins.float = ...,
+        spent: _builtins.float | None = ...,
         saved: _builtins.float | None = ...,
         at_least: _builtins.float | None = ...,
         confidence: _builtins.float = ...,
@@ -350,9 +356,9 @@ class SavingsEstimate(_message.Message):
         baselines_to_settle: _builtins.int | None = ...,
         launches_to_settle: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "with_default", b"with_default"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_spent", b"_spent", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "spent", b"spent", "with_default", b"with_default"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "spent", b"spent", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_spent", b"_spent", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "spent", b"spent", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
@@ -368,6 +374,8 @@ class SavingsEstimate(_message.Message):
     _WhichOneofArgType__lost: _TypeAlias = _typing.Literal["_lost", b"_lost"]  # noqa: Y015
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
+    _WhichOneofReturnType__spent: _TypeAlias = _typing.Literal["spent"]  # noqa: Y015
+    _WhichOneofArgType__spent: _TypeAlias = _typing.Literal["_spent", b"_spent"]  # noqa: Y015
     _WhichOneofReturnType__with_default: _TypeAlias = _typing.Literal["with_default"]  # noqa: Y015
     _WhichOneofArgType__with_default: _TypeAlias = _typing.Literal["_with_default", b"_with_default"]  # noqa: Y015
     @_typing.overload
@@ -384,6 +392,8 @@ class SavingsEstimate(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lost) -> _WhichOneofReturnType__lost | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spent) -> _WhichOneofReturnType__spent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__with_default) -> _WhichOneofReturnType__with_default | None: ...
 
@@ -447,7 +457,7 @@ class Savings(_message.Message):
 
     @_builtins.property
     def carbon(self) -> Global___SavingsEstimate:
-        """Of CO2 equivalent, in grams. Unset: no carbon intensity is known."""
+        """Of CO2 equivalent, in grams. Unset: no carbon intensity is known, or no trial measured energy."""
 
     @_builtins.property
     def newest_baseline_time(self) -> _timestamp_pb2.Timestamp:

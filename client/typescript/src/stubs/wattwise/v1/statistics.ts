@@ -133,7 +133,10 @@ export interface Usage {
   timeSeconds?:
     | number
     | undefined;
-  /** Joules of all GPUs, as measured; trials whose energy was not measured add nothing. Always set. */
+  /**
+   * Joules of all GPUs, as measured. A sum leaves out the trials whose energy was not measured; a mean counts them as 0. Unset:
+   * no trial measured energy.
+   */
   energyJoules?:
     | number
     | undefined;
@@ -144,11 +147,14 @@ export interface Usage {
   cost?:
     | number
     | undefined;
-  /** Money by the operator's factors. Unset: there are no prices. */
+  /** Money by the operator's factors, of the measured energy and the time. Unset: there are no prices. */
   money?:
     | number
     | undefined;
-  /** Grams of CO2 equivalent by the operator's factors. Unset: no carbon intensity is known. */
+  /**
+   * Grams of CO2 equivalent by the operator's factors, of the measured energy. Unset: no carbon intensity is known, or no trial
+   * measured energy.
+   */
   carbonGrams?: number | undefined;
 }
 
@@ -202,8 +208,13 @@ export interface TrialStatistics {
 export interface SavingsEstimate {
   /** What the data say about this quantity. Always set. */
   verdict: SavingsVerdict;
-  /** Everything that was spent, failed and running trials included. Always set. */
-  spent: number;
+  /**
+   * Everything that was spent, failed and running trials included, as in Usage. Unset: no trial measured energy, and this is
+   * the estimate of the energy.
+   */
+  spent?:
+    | number
+    | undefined;
   /** The estimate of what was saved, which does not overstate on average; negative: a loss. Unset: there is no claim. */
   saved?:
     | number
@@ -283,7 +294,7 @@ export interface Savings {
   money:
     | SavingsEstimate
     | undefined;
-  /** Of CO2 equivalent, in grams. Unset: no carbon intensity is known. */
+  /** Of CO2 equivalent, in grams. Unset: no carbon intensity is known, or no trial measured energy. */
   carbon:
     | SavingsEstimate
     | undefined;
@@ -943,7 +954,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
 function createBaseSavingsEstimate(): SavingsEstimate {
   return {
     verdict: SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED,
-    spent: 0,
+    spent: undefined,
     saved: undefined,
     atLeast: undefined,
     confidence: 0,
@@ -961,7 +972,7 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
     if (message.verdict !== SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED) {
       writer.uint32(8).int32(savingsVerdictToNumber(message.verdict));
     }
-    if (message.spent !== 0) {
+    if (message.spent !== undefined) {
       writer.uint32(17).double(message.spent);
     }
     if (message.saved !== undefined) {
@@ -1113,7 +1124,7 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
   fromPartial(object: DeepPartial<SavingsEstimate>): SavingsEstimate {
     const message = createBaseSavingsEstimate();
     message.verdict = object.verdict ?? SavingsVerdict.SAVINGS_VERDICT_UNSPECIFIED;
-    message.spent = object.spent ?? 0;
+    message.spent = object.spent ?? undefined;
     message.saved = object.saved ?? undefined;
     message.atLeast = object.atLeast ?? undefined;
     message.confidence = object.confidence ?? 0;
