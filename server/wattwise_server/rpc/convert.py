@@ -128,7 +128,9 @@ def policy_draft(request: v1.SetJobPolicyRequest) -> JobDraft:
     _check_known(request.policy, "policy")
     if not request.policy.WhichOneof("policy"):
         known = ", ".join(field.name for field in v1.PolicySpec.DESCRIPTOR.fields)
-        raise InvalidJobSpecError(Violation("policy", f"is not set; use one of {known}"))
+        raise InvalidJobSpecError(
+            *job_id_faults(request.job_id), Violation("policy", f"is not set; use one of {known}")
+        )
     return _policy_draft(request.policy)
 
 

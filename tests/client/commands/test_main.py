@@ -232,7 +232,7 @@ def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerSt
     trainer.run(10, converges=False)
     assert not any(line.startswith("advice") for line in ask("jobs", "show", trainer.job_id).splitlines())
     trainer.run(10, converges=False)
-    assert "target_metric" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert "an easier target" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
     assert row(ask("jobs", "list"), trainer.job_id)[1] == "failing"
 
 
@@ -250,7 +250,7 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.run(1000)
     trainer.run(3000)
     shown = ask("jobs", "show", trainer.job_id, "--wide")
-    assert row(shown, "policy") == ["policy", "pruning gts"]
+    assert row(shown, "policy") == ["policy", "pruning gts (num_pruning_rounds 0, seed 1)"]
     assert row(shown, "stage") == ["stage", "bandit"]
     assert row(shown, "stopped early") == ["stopped early", "above 5 times the cost of the cheapest trial"]
     assert row(shown, "16", "observations")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
@@ -438,7 +438,7 @@ def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
     advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
     assert "under a new job_id" in advice
-    assert "target_metric" in advice
+    assert "an easier target" in advice
 
 
 def test_trials_by_status_and_batch_size(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -598,7 +598,7 @@ def test_delete_asks(
     with asking("delete", trainer.job_id, program_end) as (process, asked):
         os.write(person, typed)
         out, err = process.communicate(timeout=60)
-    assert asked == f"Delete {trainer.job_id} and its 0 trials? [y/N] "
+    assert asked == f"Delete {trainer.job_id}, which has no trials? [y/N] "
     assert process.returncode == 0
     if remains:
         assert (out, err) == ("", "Nothing was changed.\n")

@@ -72,6 +72,7 @@ def _faults(call: Callable[[Any], Any], request: Any) -> dict[str, str]:
         ("SetPinnedBatchSize", v1.SetPinnedBatchSizeRequest(batch_size=0), "job_id batch_size"),
         ("SetJobPaused", v1.SetJobPausedRequest(), "job_id paused"),
         ("SetBaselineEvery", v1.SetBaselineEveryRequest(), "job_id every"),
+        ("SetJobPolicy", v1.SetJobPolicyRequest(), "job_id policy"),
         ("SetTrialExcluded", v1.SetTrialExcludedRequest(), "trial excluded"),
         ("GetTrial", v1.GetTrialRequest(trial=v1.TrialId(trial_number=-5)), "trial.job_id trial.trial_number"),
     ],

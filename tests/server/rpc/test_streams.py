@@ -148,15 +148,19 @@ def test_refused_result_ends_the_stream(job: Trainer, stream: Stream) -> None:
     assert not job.report(trial, 1.0, metric=0.1).stop_train
 
 
-def test_stream_is_for_one_trial(job: Trainer, stream: Stream) -> None:
-    """A message about another trial is refused."""
+@pytest.mark.parametrize(("number", "name"), [(2, "trial 2"), (0, "the trial")])
+def test_stream_is_for_one_trial(job: Trainer, stream: Stream, number: int, name: str) -> None:
+    """A message about another trial is refused, with the name that the message gave the trial."""
     first, second = job.next(), job.next()
     stream.send(first, 1.0)
     stream.decision()
+    second.id.trial_number = number
     stream.send(second, 1.0)
     with refused() as refusal:
         stream.decision()
-    assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["trial"])
+    assert refusal.reason == "ERROR_REASON_INVALID_REQUEST"
+    assert list(refusal.faults) == ["trial"]
+    assert refusal.faults["trial"].startswith(f"{name} of launch {second.id.launch_id!r} of job ")
 
 
 def test_empty_message_is_refused(stream: Stream) -> None:

@@ -301,8 +301,8 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
     before = _known(client, args.job_id)
 
     def question() -> str:
-        trials = f"its {before.num_trials} trials" if before.num_trials != 1 else "its trial"
-        return f"Delete {args.job_id} and {trials if before.num_trials else 'no trials'}?"
+        trials = " and its trial" if before.num_trials == 1 else f" and its {before.num_trials} trials"
+        return f"Delete {args.job_id}{trials if before.num_trials else ', which has no trials'}?"
 
     if (status := refusal(args, "wattwise jobs delete", f"delete {args.job_id}", question)) is not None:
         return status
