@@ -240,7 +240,7 @@ def test_report_that_is_refused_for_an_unknown_reason(
 
     behaviour = Behaviour("x", answers={"ReportResult": answer}, streams={"StreamResults": stream})
     with HostileServer(behaviour, grpc_server.address) as front:
-        bso = begun(front.address)
+        bso = begun(front.address, job_id=f"test-refused-{code.name}-{streams}")
         with pytest.raises(CLASSES[code]):
             bso.on_evaluate(0.1)
         bso.close()
@@ -252,7 +252,8 @@ def test_report_that_is_refused_for_an_unknown_reason(
 def test_launch_that_is_refused_for_an_unknown_reason(grpc_server: LiveServer, code: grpc.StatusCode) -> None:
     """No fallback hides that a launch was refused."""
     behaviour = Behaviour("x", answers={"GetNextBatchSize": refusing(code, "no", reason(LATER_REASON))})
+    spec = job_spec(job_id=f"test-refused-{code.name}")
     with HostileServer(behaviour, grpc_server.address) as front:
-        bso = BatchSizeOptimizer(front.address, job_spec(), monitor=StepMonitor(), fallback="default")
+        bso = BatchSizeOptimizer(front.address, spec, monitor=StepMonitor(), fallback="default")
         with pytest.raises(CLASSES[code]):
             bso.get_batch_size()
