@@ -198,17 +198,18 @@ def check_reach(token: Token, method: str, message: Any) -> None:
         PermissionDeniedError: a job is outside the token's prefix, whether it exists or not.
     """
     access, prefix = ACCESS[method], token.prefix
-    if access.lists(message) and prefix.startswith(message.job_id_prefix):
+    if not prefix:
+        return
+    lists = access.lists(message)
+    if lists and prefix.startswith(message.job_id_prefix):
         message.job_id_prefix = prefix
-    names = access.job_ids(message)
-    if not access.lists(message):
+    for name in access.job_ids(message):
         # No job has an empty or invalid id: the call itself says what is wrong.
-        names = tuple(name for name in names if name and identifier_fault(name) is None)
-    outside = next((name for name in names if not name.startswith(prefix)), None)
-    if outside is not None:
+        if name.startswith(prefix) or not (lists or (name and identifier_fault(name) is None)):
+            continue
         raise _denied(
             token,
-            f"may not access {outside[:_SHOWN]!r}: use a job whose id starts with {prefix!r}, "
+            f"may not access {name[:_SHOWN]!r}: use a job whose id starts with {prefix!r}, "
             "or ask for a token with another prefix",
         )
 

@@ -21,7 +21,7 @@ from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import HistoryList, JobList, JobPlace, ListedEntry, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.usecases.lifecycle import Lifecycle
-from wattwise_server.usecases.lookup import decision_for, find_job, find_trial, with_current_cost
+from wattwise_server.usecases.lookup import current_decision, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.retries import retried
 
 _PREVIEW_SAMPLES = 200
@@ -100,7 +100,8 @@ class Preview(NamedTuple):
 
 def shown_trial(job: Job, trial: Trial, recurrence: int | None = None) -> ShownTrial:
     """A trial as people see it."""
-    return ShownTrial(with_current_cost(job, trial), decision_for(job, trial).message, recurrence)
+    current = with_current_cost(job, trial)
+    return ShownTrial(current, current_decision(job.spec, current).message, recurrence)
 
 
 class Administration:

@@ -135,7 +135,8 @@ class Importer:
         if known is not None and known.resumable:
             job, known = self._lifecycle.revive(tx, job, known)
         bound = None if known is None or faults else bound_of(job, known)
-        measured, verdict = _judged(job.spec, bound, measured)
+        judged, verdict = _judged(job.spec, bound, measured)
+        measured = [measurement for measurement, _ in judged]
         reason = known_reason(imported.end_reason)
         if verdict is None and reason not in _END_REASONS and not found:
             faults.append(Violation("end_reason", _end_fault(reason)))
@@ -143,18 +144,20 @@ class Importer:
             raise InvalidRequestError(*faults)
         job, trial = (job, known) if known else self._create(tx, job, imported, measured)
         if measured:
-            job, trial = self._add(tx, job, trial, imported, measured)
+            job, trial = self._add(tx, job, trial, imported, judged)
         if verdict is None and reason is EndReason.STOPPED_EARLY and trial.last is not None:
             verdict = stopped_early(job.spec, bound, trial.last)
+        # The rest of a trial that the server dispatched ends now.
+        end_time = trial.last.report_time if trial.last and trial.origin is TrialOrigin.IMPORTED else None
         # It ran to its end; if it reached the target, its metric has not moved away.
         if verdict or reason is EndReason.COMPLETED:
             new = (measurement.metric for measurement in measured)
             job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
         if verdict is None:
             job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, imported.end_reason))
-            return self._lifecycle.fail(tx, job, trial, reason or EndReason.COMPLETED)[1], known is None
+            return self._lifecycle.fail(tx, job, trial, reason or EndReason.COMPLETED, end_time)[1], known is None
         job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
-        job = self._lifecycle.decide(tx, job, trial, verdict)
+        job = self._lifecycle.decide(tx, job, trial, verdict, end_time)
         await self._lifecycle.stop_over_bound(tx, job)
         return await tx.trial(trial.number) or trial, known is None
 
@@ -187,29 +190,33 @@ class Importer:
         return job, trial
 
     def _add(
-        self, tx: Transaction, job: Job, trial: Trial, imported: ImportedTrial, measured: Sequence[Measurement]
+        self,
+        tx: Transaction,
+        job: Job,
+        trial: Trial,
+        imported: ImportedTrial,
+        judged: Sequence[tuple[Measurement, Verdict]],
     ) -> tuple[Job, Trial]:
-        """Adds measurements to a trial."""
+        """Adds measurements to a trial, each with its verdict."""
         if imported.monitor and imported.monitor.kinds:
             job, trial = self._lifecycle.monitor(tx, job, trial, imported.monitor)
         before, now = trial.last, self._clock()
         previous = before
-        for measurement in measured:
+        for measurement, verdict in judged:
             time = measurement.report_time
             if time is UNKNOWN_TIME:
                 time = _after(trial.start_time, measurement.time_seconds, now) if trial.start_time else now
             trial = trial._replace(last=measurement._replace(report_time=min(time, now)))
             tx.add_measurement(trial)
             job = self._lifecycle.observe_report(tx, job, trial)
-            reached = judge(job.spec, None, measurement).target_reached
-            found = [*in_report(job.spec, trial, previous, measurement, reached=reached)]
+            found = [*in_report(job.spec, trial, previous, measurement, reached=verdict.target_reached)]
             if (excess := of_power(job.spec, trial, previous, measurement)) is not None:
                 found.append(excess)
             job, trial = self._lifecycle.warn(tx, job, trial, found)
             previous = measurement
         tx.keep_measurements(trial, self._limits.max_epochs_kept)
         if self._observer.wants_reports:
-            self._publisher.publish(tx, epoch_reported(job, trial, before, measured[-1]))
+            self._publisher.publish(tx, epoch_reported(job, trial, before, judged[-1][0]))
         return job, trial
 
 
@@ -275,16 +282,21 @@ def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurem
 
 def _judged(
     spec: JobSpec, bound: float | None, measured: Sequence[Measurement]
-) -> tuple[Sequence[Measurement], Verdict | None]:
-    """The measurements up to the one that decides the trial, with the verdict; all of them if none does.
+) -> tuple[Sequence[tuple[Measurement, Verdict]], Verdict | None]:
+    """The measurements up to the one that decides the trial, with their verdicts, and the verdict about the trial.
+
+    If none decides it, they are all measurements, and the verdict is None.
 
     Nobody stopped the trial at its bound, so that only its newest measurement is compared with it.
     """
-    for place, measurement in enumerate(measured):
-        if judge(spec, None, measurement).end_reason is not None:
-            return measured[: place + 1], judge(spec, bound, measurement)
-    verdict = judge(spec, bound, measured[-1]) if measured else None
-    return measured, verdict if verdict and verdict.end_reason is not None else None
+    judged = []
+    for measurement in measured:
+        verdict = judge(spec, None, measurement)
+        judged.append((measurement, verdict))
+        if verdict.end_reason is not None:
+            return judged, judge(spec, bound, measurement)
+    last = judge(spec, bound, measured[-1]) if measured else None
+    return judged, last if last and last.end_reason is not None else None
 
 
 def _after(start: datetime, seconds: float, now: datetime) -> datetime:

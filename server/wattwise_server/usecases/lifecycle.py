@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import (
@@ -15,7 +16,6 @@ from wattwise_server.domain import (
     MonitorKinds,
     PruningGtsRole,
     Trial,
-    TrialOrigin,
     TrialStatus,
     TrialWarning,
     undecided,
@@ -117,10 +117,12 @@ class Lifecycle:
         tx.save_job(job)
         return job
 
-    def decide(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
-        """Ends a decided trial; returns its job."""
+    def decide(
+        self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict, end_time: datetime | None = None
+    ) -> Job:
+        """Ends a decided trial, now unless there is an end time; returns its job."""
         place = None if trial.doubtful else job.num_observations + 1
-        trial = self._ended(job, trial, TrialStatus.DECIDED, verdict.end_reason)._replace(
+        trial = self._ended(job, trial, TrialStatus.DECIDED, verdict.end_reason, end_time)._replace(
             cost=verdict.cost,
             cost_bound=verdict.bound,
             converged=verdict.converged,
@@ -130,13 +132,15 @@ class Lifecycle:
         )
         return self._save(tx, replace(job, num_observations=place or job.num_observations), trial, Decided(trial))[0]
 
-    def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
-        """Fails a trial that its trainer ended, or that was lost.
+    def fail(
+        self, tx: Transaction, job: Job, trial: Trial, reason: EndReason, end_time: datetime | None = None
+    ) -> tuple[Job, Trial]:
+        """Fails a trial that its trainer ended, or that was lost; now unless there is an end time.
 
         Without a result there is no miss: a trial that stopped early then only completed.
         """
         reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
-        trial = self._ended(job, with_current_cost(job, trial), undecided(reason), reason)
+        trial = self._ended(job, with_current_cost(job, trial), undecided(reason), reason, end_time)
         return self._save(tx, job, trial, Failed(trial))
 
     def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
@@ -235,9 +239,15 @@ class Lifecycle:
         self._publisher.publish_search(tx, before, job)
         return job, trial
 
-    def _ended(self, job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
-        imported = trial.last if trial.origin is TrialOrigin.IMPORTED else None
-        end_time = imported.report_time if imported else self._clock()
+    def _ended(
+        self,
+        job: Job,
+        trial: Trial,
+        status: TrialStatus,
+        reason: EndReason | None,
+        end_time: datetime | None = None,
+    ) -> Trial:
+        end_time = self._clock() if end_time is None else end_time
         if trial.start_time is not None:
             # The system clock may have been set back while no server ran.
             end_time = max(end_time, trial.start_time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialOrigin
+from wattwise_server.domain import Decision, Job, JobSpec, Trial, TrialKey, TrialOrigin
 from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
@@ -149,7 +149,12 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
 
 def decision_for(job: Job, trial: Trial) -> Decision:
     """The answer to a trial's trainer."""
-    return with_notes(trial, decision(job.spec, with_current_cost(job, trial)))
+    return current_decision(job.spec, with_current_cost(job, trial))
+
+
+def current_decision(spec: JobSpec, trial: Trial) -> Decision:
+    """The answer to the trainer of a trial, which has its current cost and bound."""
+    return with_notes(trial, decision(spec, trial))
 
 
 def with_notes(trial: Trial, decision: Decision) -> Decision:

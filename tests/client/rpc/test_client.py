@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import grpc
 import pytest
@@ -123,6 +125,29 @@ def test_deleting_a_job_by_its_registration(grpc_addr: str) -> None:
             client.delete_job(job_id, create_time=job.create_time)
         assert not client.delete_job(job_id, create_time=job.create_time, allow_missing=True).HasField("job")
         assert client.delete_job(job_id).job.spec.job_id == job_id
+
+
+def test_deleting_a_job_that_is_registered_meanwhile(grpc_addr: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is registered after the client has found none is not deleted."""
+    with Client(grpc_addr) as client:
+        spec = client.get_job(_registered(client)).job.spec
+        client.delete_job(spec.job_id)
+        listed = Client.list_jobs
+
+        def registers(self: Client, **options: Any) -> Iterator[v1.JobListing]:
+            found = list(listed(self, **options))
+            client.register_job(spec)
+            return iter(found)
+
+        monkeypatch.setattr(Client, "list_jobs", registers)
+        with pytest.raises(JobNotFoundError) as error:
+            client.delete_job(spec.job_id)
+        assert (error.value.reason, error.value.metadata["job_id"]) == ("ERROR_REASON_JOB_NOT_FOUND", spec.job_id)
+        monkeypatch.undo()
+        client.delete_job(spec.job_id)
+        monkeypatch.setattr(Client, "list_jobs", registers)
+        assert client.delete_job(spec.job_id, allow_missing=True) == v1.DeleteJobResponse()
+        assert client.get_job(spec.job_id).job.spec == spec
 
 
 def test_watching_a_job(grpc_addr: str) -> None:

@@ -138,6 +138,26 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
     assert foreseen.trial == answer.trial
 
 
+@pytest.mark.parametrize("ended", ["by its trainer", "by a decision"])
+def test_resumed_import_ends_when_it_ends(server: LiveServer, ended: str) -> None:
+    """An import that was resumed has run under the server since, so that its newest report is not its end."""
+    trainer = Trainer(server.trainer)
+    past = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    measured = epochs(0.1)
+    measured[0].report_time.FromDatetime(past)
+    first = imported(trainer, measurements=measured, end_reason=v1.END_REASON_PREEMPTED).trial
+    assert first.end_time.ToDatetime(timezone.utc) == past
+    resumed = trainer.next("a", resume=True)
+    before = datetime.now(timezone.utc)
+    if ended == "by its trainer":
+        found = trainer.end(resumed, v1.END_REASON_ERROR)
+    else:
+        trainer.report(resumed, 20.0, epoch=2, time=2.0)
+        found = get(server, resumed)
+    assert (found.id, found.origin) == (first.id, v1.TRIAL_ORIGIN_IMPORTED)
+    assert before <= found.end_time.ToDatetime(timezone.utc) <= datetime.now(timezone.utc)
+
+
 @pytest.mark.parametrize(("joules", "monitor", "warns"), [(301, "", True), (300, "", False), (301, "rapl", False)])
 def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, warns: bool) -> None:
     """Energy in a wrong unit has a warning, unless a monitor is named that may measure more than GPUs."""

@@ -18,6 +18,7 @@ from wattwise.errors import (
     InvalidRequestError,
     InvalidResultError,
     JobDiffersError,
+    JobNotFoundError,
     Violation,
     log,
 )
@@ -555,8 +556,16 @@ class Client:
             # A list has also jobs whose search the server cannot read.
             listed = self.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1, timeout=timeout)
             listing = next(listed, None)
-            if listing is not None and listing.job.spec.job_id == job_id:
-                create_time = listing.job.create_time
+            if listing is None or listing.job.spec.job_id != job_id:
+                # A call without a time would delete a job that is registered from now on.
+                if allow_missing:
+                    return v1.DeleteJobResponse()
+                raise JobNotFoundError(
+                    f"no job has the id {job_id!r}; `wattwise jobs list` lists the ids of all jobs",
+                    reason="ERROR_REASON_JOB_NOT_FOUND",
+                    metadata={"job_id": job_id},
+                )
+            create_time = listing.job.create_time
         request = v1.DeleteJobRequest(job_id=job_id, allow_missing=allow_missing, create_time=create_time)
         return self._call(lambda link: link.control.DeleteJob, request, timeout)
 
