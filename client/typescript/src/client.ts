@@ -32,8 +32,9 @@ import {
   type ImportTrialResponse,
   type RegisterJobResponse,
 } from "./stubs/wattwise/v1/batch_size_optimizer.js";
+import { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 import { type Job, JobSpec, type PolicySpec } from "./stubs/wattwise/v1/job.js";
-import type { DeleteJobResponse, SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
+import { DeleteJobResponse, type SetTrialExcludedResponse } from "./stubs/wattwise/v1/job_control.js";
 import {
   type GetJobResponse,
   type GetTrialResponse,
@@ -378,7 +379,15 @@ export class Client implements TrialCalls {
     if (!request.createTime) {
       const filter = ListJobsRequest.fromPartial({ jobIdPrefix: jobId, order: JobOrder.JOB_ORDER_ID, pageSize: 1 });
       const { job } = (await this.#call(READER, (stub) => stub.listJobs, filter, options)).jobs[0] ?? {};
-      if (job?.spec?.jobId === jobId) request.createTime = job.createTime;
+      if (job?.spec?.jobId !== jobId) {
+        // A call without a time would delete a job that is registered from now on.
+        if (request.allowMissing) return DeleteJobResponse.fromPartial({});
+        throw new JobNotFoundError(`no job has the id ${JSON.stringify(jobId)}`, {
+          reason: ErrorReason.ERROR_REASON_JOB_NOT_FOUND,
+          metadata: { job_id: jobId },
+        });
+      }
+      request.createTime = job.createTime;
     }
     return this.#call(CONTROL, (stub) => stub.deleteJob, request, options);
   }

@@ -173,6 +173,12 @@ test("lists iterate over all pages, and a trial has its measurements", async () 
   assert.equal((await client.getTrial(trial)).trial?.status, TrialStatus.TRIAL_STATUS_FAILED);
 });
 
+test("a job that is missing is not deleted, however often it is registered", async () => {
+  const missing = job().jobId;
+  await assert.rejects(client.deleteJob(missing), JobNotFoundError);
+  assert.equal((await client.deleteJob(missing, { allowMissing: true })).job, undefined);
+});
+
 test("a watch yields every change and ends when the job is deleted", async () => {
   const spec = job();
   await client.registerJob(spec);

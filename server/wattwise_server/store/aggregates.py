@@ -144,7 +144,7 @@ PROFILES = """
     SELECT t.trial_number, t.batch_size, s.samples FROM jobs j
     CROSS JOIN power_samples s
     CROSS JOIN trials t
-    WHERE j.job_key = $1 AND s.job_key = j.job_key AND s.trial_number > j.reset_after
+    WHERE j.job_key = $1 AND s.job_key = j.job_key
       AND t.job_key = s.job_key AND t.trial_number = s.trial_number AND NOT t.excluded
       AND t.trial_number = (
         SELECT max(o.trial_number) FROM power_samples o
@@ -152,8 +152,8 @@ PROFILES = """
         WHERE o.job_key = $1 AND u.batch_size = t.batch_size AND NOT u.excluded)
     ORDER BY t.batch_size
 """
-"""The newest profile of each batch size of the job $1. SQLite reads the tables of a CROSS JOIN in their order: few
-trials have a profile."""
+"""The newest profile of each batch size of the job $1, also from before a reset, which keeps the limits. SQLite reads
+the tables of a CROSS JOIN in their order: few trials have a profile."""
 
 _ROUNDING = 1e-12
 """What is left of equal values when their sum of squares is computed, relative to it."""

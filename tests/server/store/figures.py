@@ -379,7 +379,7 @@ class FigureTests:
             assert await store.break_even(key, 4.0, 3) is None
 
     async def test_profiles_are_the_newest_of_each_batch_size(self, opener: Opener) -> None:
-        """All samples of a trial are kept, by limit; those of a newer trial that counts take their place."""
+        """A trial's samples count, by limit, until a newer trial that is not excluded has some; a reset keeps them."""
         high, low = PowerSample(300.0, 1.0, 100.0, 10), PowerSample(200.0, 1.5, 90.0, 10)
         async with opener() as store:
             trials = [ended_trial(1), ended_trial(2), ended_trial(3, 16), ended_trial(4, excluded=True)]
@@ -395,7 +395,7 @@ class FigureTests:
                 assert await tx.samples(2) == [low, high]
                 assert await tx.samples(9) == []
                 tx.save_job(figured_job(num_trials=4, reset_after=2))
-            assert await store.profiles(key) == [(3, 16, [low])]
+            assert await store.profiles(key) == [(2, 8, [low, high]), (3, 16, [low])]
 
     async def test_trials_are_listed_in_both_directions(self, opener: Opener) -> None:
         """One job's by number, from a place on; by end reason too."""

@@ -840,7 +840,9 @@ class ListPowerProfilesResponse(_message.Message):
     """Pass it as page_token to get the next page. Empty: this is the last page."""
     @_builtins.property
     def power_profiles(self) -> _containers.RepeatedCompositeFieldContainer[_statistics_pb2.PowerProfile]:
-        """The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile."""
+        """The newest profile of each batch size, ascending. A reset keeps profiles, as it keeps the limits. Excluded trials do not
+        count. Empty: no other trial has reported a profile.
+        """
 
     def __init__(
         self,

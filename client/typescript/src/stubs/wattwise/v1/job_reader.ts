@@ -433,7 +433,10 @@ export interface ListPowerProfilesRequest {
 
 /** Response of ListPowerProfiles. */
 export interface ListPowerProfilesResponse {
-  /** The newest profile of each batch size, ascending. Empty: no trial that counts has reported a profile. */
+  /**
+   * The newest profile of each batch size, ascending. A reset keeps profiles, as it keeps the limits. Excluded trials do not
+   * count. Empty: no other trial has reported a profile.
+   */
   powerProfiles: PowerProfile[];
   /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
