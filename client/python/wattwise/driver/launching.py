@@ -30,7 +30,7 @@ from wattwise.driver.outcome import (
     saved_epochs,
     saved_outcome,
 )
-from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError
+from wattwise.errors import JobNotFoundError, TrialDeletedError, TrialNotFoundError, WattwiseError
 from wattwise.files import FileError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
@@ -115,9 +115,17 @@ class Launcher:
 
         Raises:
             NoResultError: the command has left no metric; the launch has ended.
+            TrialDeletedError: the job was deleted; the launch is forgotten, and the next one registers the job again.
             WattwiseError: the server refuses it, or is away for too long; the launch can be taken over.
             InterruptedRunError: a signal; the command and its trial have been ended.
         """
+        try:
+            return self._launch(claim)
+        except TrialDeletedError:
+            claim.remove()
+            raise
+
+    def _launch(self, claim: Claim) -> TrialRecord:
         launch_id = claim.launch.launch_id
         answer = self.client.get_next_batch_size(
             self.job.job_id, launch_id=launch_id, labels=launch_labels(), spec=self.job
