@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -418,6 +418,18 @@ class Change(NamedTuple):
             limit = "at least " if self.at_least else ""
             what = f"takes {limit}{self.factor:{digits}} times as many epochs"
         return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
+
+
+def batch_size_in_use(
+    *, pinned: int | None, best_known: int | None, default: int, available: Collection[int], failing: Collection[int]
+) -> int | None:
+    """The batch size that a launch gets unless another one is tried; None if no batch size is left.
+
+    Without a pinned or a best known one, it is the available one that is nearest to the default, the smaller of two.
+    One whose last three or more trials failed is used only if there is no other.
+    """
+    usual = [size for size in available if size not in failing] or available
+    return pinned or best_known or min(usual, key=lambda size: (abs(size - default), size), default=None)
 
 
 class PowerSample(NamedTuple):

@@ -44,6 +44,7 @@ from wattwise_server.domain import (
     TrialWarning,
     UnknownEndReason,
     Verdict,
+    batch_size_in_use,
     identifier_fault,
 )
 from wattwise_server.errors import (
@@ -810,7 +811,6 @@ def factors(known: Factors) -> v1.Factors:
 
 def _job(known: Job, available: Sequence[int], failing_sizes: Collection[int]) -> v1.Job:
     search = known.search
-    usual = [size for size in available if size not in failing_sizes] or available
     return v1.Job(
         spec=_spec(known.spec),
         policy_state=_policy_state(known),
@@ -827,16 +827,17 @@ def _job(known: Job, available: Sequence[int], failing_sizes: Collection[int]) -
         baseline_every=known.baseline_every or None,
         best_known_batch_size=search.best_known,
         best_known_cost=search.best_known_cost,
-        batch_size_in_use=known.pinned or search.best_known or _nearest(usual, known.spec.default_batch_size),
+        batch_size_in_use=batch_size_in_use(
+            pinned=known.pinned,
+            best_known=search.best_known,
+            default=known.spec.default_batch_size,
+            available=available,
+            failing=failing_sizes,
+        ),
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after or None,
         reset_time=timestamp(known.reset_time),
     )
-
-
-def _nearest(batch_sizes: Sequence[int], default: int) -> int | None:
-    """The batch size that is nearest to the default, the smaller of two; None if there is none."""
-    return min(batch_sizes, key=lambda size: (abs(size - default), size), default=None)
 
 
 def _spec(spec: JobSpec) -> v1.JobSpec:

@@ -204,7 +204,8 @@ def later(splits: Mapping[int, int]) -> str:
 def read_version(row: Row) -> JobVersion:
     """A row of `lists.versions`."""
     values = {name: row[name] for name in JobVersion._fields}
-    return JobVersion(**values | {"excluded": tuple(sorted(json.loads(row["excluded"] or "[]")))})
+    lists = ("excluded", "available", "failing")
+    return JobVersion(**values | {name: tuple(sorted(json.loads(row[name] or "[]"))) for name in lists})
 
 
 def read_group(row: Row) -> TrialGroup:

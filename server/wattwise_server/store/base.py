@@ -247,6 +247,8 @@ class JobVersion(NamedTuple):
         best_known: The batch size with the least expected cost; None while unknown.
         num_gpus: Of a trial.
         needs_attention: See `Activity`.
+        available: Its available batch sizes, ascending; empty while one is pinned or best known.
+        failing: Those whose last three or more trials failed; likewise.
     """
 
     key: int
@@ -259,6 +261,8 @@ class JobVersion(NamedTuple):
     best_known: int | None
     num_gpus: int
     needs_attention: bool
+    available: tuple[int, ...] = ()
+    failing: tuple[int, ...] = ()
 
 
 class PolicyState(NamedTuple):

@@ -125,6 +125,14 @@ PLACES = {JobOrder.OLDEST: "job_key", JobOrder.NEWEST: "job_key", JobOrder.ID: "
 """The columns by which a page begins behind a job; in the other orders it begins behind a number of jobs."""
 
 
+_AVAILABLE = (
+    "SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)"
+)
+_FAILING = (
+    "SELECT {json_array}(batch_size) FROM arms a "  # noqa: S608 - a pattern of ours
+    f"WHERE a.job_key = j.job_key AND failed_trials LIKE '{_SEVERAL_FAILURES}'"
+)
+
 # The arrays only of the jobs of the page.
 _JOBS = """
     WITH page AS (
@@ -133,10 +141,7 @@ _JOBS = """
     )
     SELECT j.*, page.num_running, page.active_time, page.attention,
            (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
-           (SELECT {json_array}(batch_size) FROM arms a
-            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS available,
-           (SELECT {json_array}(batch_size) FROM arms a
-            WHERE a.job_key = j.job_key AND failed_trials LIKE '{failing}') AS failing
+           ({available}) AS available, ({failing}) AS failing
     FROM page JOIN jobs j ON j.job_key = page.job_key ORDER BY {page_order}
 """
 
@@ -163,7 +168,8 @@ def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Quer
         page_order=", ".join(f"page.{column}" for column in order.split(", ")),
         limit=limited,
         json_array=dialect.json_array,
-        failing=_SEVERAL_FAILURES,
+        available=_AVAILABLE.format(json_array=dialect.json_array),
+        failing=_FAILING.format(json_array=dialect.json_array),
     )
     return Query(sql, conditions.parameters)
 
@@ -184,6 +190,10 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
     excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
     columns = f"job_key AS key, num_events, reset_after, {_POLICY_VERSION}, default_batch_size, pinned, best_known"
     columns += ", gpu_count AS num_gpus"
+    for name, arms in (("available", _AVAILABLE), ("failing", _FAILING)):
+        # Other jobs use a batch size whatever its arms are.
+        listed = arms.format(json_array=dialect.json_array)
+        columns += f", CASE WHEN coalesce(pinned, best_known) IS NULL THEN ({listed}) END AS {name}"
     sql = f"SELECT {columns}, ({excluded}) AS excluded, {_ATTENTION} AS needs_attention FROM jobs j WHERE {conditions}"  # noqa: S608 - names of ours
     return Query(sql, conditions.parameters)
 

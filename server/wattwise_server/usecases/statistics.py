@@ -28,6 +28,7 @@ from wattwise_server.domain import (
     TrialOrigin,
     Usage,
     Verdict,
+    batch_size_in_use,
 )
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.policy.savings import Baseline, Delivered, SavingsEstimate, advice
@@ -89,7 +90,7 @@ class Savings(NamedTuple):
     Attributes:
         compared_from: The first trial that is compared; 0 if all are.
         num_deliveries: Those among the compared trials.
-        in_use: The batch size that a launch gets unless something is tried.
+        in_use: The batch size that a launch gets unless another one is tried; None if no batch size is left.
         num_in_use: Its deliveries among the compared trials.
     """
 
@@ -101,7 +102,7 @@ class Savings(NamedTuple):
     num_deliveries: int
     num_baseline_trials: int
     newest_baseline_time: datetime | None
-    in_use: int
+    in_use: int | None
     num_in_use: int
     compared_from: int = 0
 
@@ -469,7 +470,13 @@ class Statistics:
 
     def _savings(self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int) -> Savings:
         default = version.default_batch_size
-        in_use = version.pinned or version.best_known or default
+        in_use = batch_size_in_use(
+            pinned=version.pinned,
+            best_known=version.best_known,
+            default=default,
+            available=version.available,
+            failing=version.failing,
+        )
         groups = [group for group in every if group.first_trial >= compared_from]
         # What doubtful deliveries cost is spent; whether they delivered a model is unknown.
         delivered = [group for group in groups if group.delivered and not group.doubtful]
@@ -480,7 +487,7 @@ class Statistics:
         launches = sum(group.num_trials for group in every if group.own and not group.running)
         num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
 
-        def model(batch_size: int, place: int) -> float | None:
+        def model(batch_size: int | None, place: int) -> float | None:
             """What a model takes: what all ended trials of a batch size took, by its deliveries."""
             ended = [group for group in groups if group.batch_size == batch_size and not group.running]
             number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)

@@ -784,3 +784,20 @@ def test_zero_joules_are_measured(
     request = v1.GetJobStatisticsRequest(job_id=job.job_id)
     savings = server.admin.GetJobStatistics(request).statistics.savings
     assert (savings.energy.verdict, savings.cost.verdict) == (energy, cost)
+
+
+def test_savings_use_the_batch_size_of_the_job(server: LiveServer) -> None:
+    """Without a pinned or best known batch size it is the default, else the nearest one that may be chosen."""
+    job = Trainer(server.trainer, batch_sizes=[8, 16, 64])
+
+    def in_use() -> set[int | None]:
+        known = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
+        request = v1.GetJobStatisticsRequest(job_id=job.job_id)
+        savings = server.admin.GetJobStatistics(request).statistics.savings
+        return {part.batch_size_in_use if part.HasField("batch_size_in_use") else None for part in (known, savings)}
+
+    assert in_use() == {16}
+    server.admin.SetBatchSizeBanned(v1.SetBatchSizeBannedRequest(job_id=job.job_id, batch_size=16, banned=True))
+    assert in_use() == {8}
+    server.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=64))
+    assert in_use() == {64}
