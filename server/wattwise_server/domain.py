@@ -531,10 +531,7 @@ class Job:
         reset_time: When that was last; None: never.
         paused: Whether launches get the best known batch size.
         pinned: The batch size that every launch gets, whatever its status and even if it is banned.
-        reset_request_id: The id of the request that reset the search last; empty: none.
-        baseline_request_id: The id of the newest request of a baseline; empty: none.
-        readmit_request_id: The id of the newest request that readmitted a batch size; empty: none.
-        readmitted: The batch size of that request; None: there was none.
+        requests: The newest requests of people that have an id, the newest last, such as "reset ID".
         baseline_requested: Whether one of the next launches gets the default batch size.
         baseline_every: One of so many launches gets the default batch size, because a person has asked for it; 0: none.
         warnings: What looks wrong about its trials, at most one for each reason, the newest last.
@@ -555,10 +552,7 @@ class Job:
     reset_time: datetime | None = None
     paused: bool = False
     pinned: int | None = None
-    reset_request_id: str = ""
-    baseline_request_id: str = ""
-    readmit_request_id: str = ""
-    readmitted: int | None = None
+    requests: tuple[str, ...] = ()
     baseline_requested: bool = False
     baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()

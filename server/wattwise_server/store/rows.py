@@ -112,10 +112,7 @@ _JOB_STATE = (
     "pinned",
     "baseline_requested",
     "baseline_every",
-    "reset_request_id",
-    "baseline_request_id",
-    "readmit_request_id",
-    "readmitted",
+    "requests",
     "warnings",
 )
 _SEARCH = (
@@ -341,10 +338,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.pinned,
         job.baseline_requested,
         job.baseline_every,
-        job.reset_request_id,
-        job.baseline_request_id,
-        job.readmit_request_id,
-        job.readmitted,
+        json.dumps(job.requests),
         _warnings(job.warnings),
     )
 
@@ -533,10 +527,7 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
         pinned=row["pinned"],
         baseline_requested=bool(row["baseline_requested"]),
         baseline_every=row["baseline_every"],
-        reset_request_id=row["reset_request_id"],
-        baseline_request_id=row["baseline_request_id"],
-        readmit_request_id=row["readmit_request_id"],
-        readmitted=row["readmitted"],
+        requests=tuple(json.loads(row["requests"])),
         warnings=_read_warnings(row),
     )
 

@@ -22,6 +22,9 @@ from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, without_warnings_of
 
+_REMEMBERED_REQUESTS = 16
+"""More than a client has on their way at a time."""
+
 
 class Control:
     """Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job.
@@ -38,13 +41,12 @@ class Control:
     async def reset(self, job_id: str, request_id: str) -> Job:
         """Begins a job's search again: no trial so far counts, no baseline waits. Banned batch sizes stay banned.
 
-        The request that reset the search last changes nothing.
+        A repeated request changes nothing.
         """
         async with self._store.transaction(job_id) as tx:
-            job = find_job(tx, job_id)
-            if job.reset_request_id == request_id:
+            job, repeated = _with_request(find_job(tx, job_id), "reset", request_id)
+            if repeated:
                 return job
-            job = replace(job, reset_request_id=request_id)
             job = replace(job, reset_after=job.num_trials, reset_time=self._clock(), warnings=())
             job = replace(job, baseline_requested=False)
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
@@ -108,17 +110,16 @@ class Control:
     async def readmit(self, job_id: str, batch_size: int, request_id: str) -> Job:
         """Readmits a batch size: what ruled it out no longer counts, a ban aside.
 
-        The request that was the last to readmit one changes nothing; with another batch size it is a new one. The id is
-        saved also if nothing ruled the batch size out: a late retry must not forgive what failed since.
+        A repeated request changes nothing; with another batch size it is a new one. It is remembered also if nothing
+        ruled the batch size out: a late retry must not forgive what failed since.
 
         Raises:
             InvalidRequestError: the job has no such batch size.
         """
         async with self._store.transaction(job_id) as tx:
-            job = _find_with(tx, job_id, batch_size)
-            if (job.readmit_request_id, job.readmitted) == (request_id, batch_size):
+            job, repeated = _with_request(_find_with(tx, job_id, batch_size), f"readmit {batch_size}", request_id)
+            if repeated:
                 return job
-            job = replace(job, readmit_request_id=request_id, readmitted=batch_size)
             readmitted = after(job, Readmitted(batch_size))
             if readmitted.search == job.search:
                 tx.save_job(job)
@@ -159,16 +160,16 @@ class Control:
 
     @retried
     async def request_baseline(self, job_id: str, request_id: str) -> Job:
-        """Requests a trial of the default batch size, unless this is the request that asked for one last.
+        """Requests a trial of the default batch size. A repeated request changes nothing.
 
-        The id is saved also if one waits already: a late retry must not request another one.
+        It is remembered also if one waits already: a late retry must not request another one.
 
         Raises:
             NotPossibleNowError: the default batch size may not be chosen.
         """
         async with self._store.transaction(job_id) as tx:
-            job = find_job(tx, job_id)
-            if job.baseline_request_id == request_id:
+            job, repeated = _with_request(find_job(tx, job_id), "baseline", request_id)
+            if repeated:
                 return job
             default = job.spec.default_batch_size
             if not any(arm.batch_size == default for arm in job.search.available):
@@ -176,11 +177,10 @@ class Control:
                 first = jobs_command(action, job_id, default)
                 why = f"the default batch size {default} may not be chosen; use {first} first"
                 raise NotPossibleNowError(job_id, why)
-            waits, job = job.baseline_requested, replace(job, baseline_requested=True, baseline_request_id=request_id)
-            if waits:
+            if job.baseline_requested:
                 tx.save_job(job)
                 return job
-            return self._save(tx, job, "baseline requested", default)
+            return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
 
     @retried
     async def set_baseline_every(self, job_id: str, every: int) -> Job:
@@ -236,6 +236,14 @@ class Control:
         if before is not None:
             self._publisher.publish_best(tx, before, job)
         return job
+
+
+def _with_request(job: Job, what: str, request_id: str) -> tuple[Job, bool]:
+    """A job that remembers a request, and whether it did so before: then it is repeated."""
+    request = f"{what} {request_id}"
+    if request in job.requests:
+        return job, True
+    return replace(job, requests=(*job.requests, request)[-_REMEMBERED_REQUESTS:]), False
 
 
 def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:

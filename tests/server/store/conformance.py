@@ -164,8 +164,7 @@ class StoreConformance(FigureTests):
             "reset_time": NOW + timedelta(days=1),
             "paused": True,
             "pinned": 16,
-            "readmit_request_id": "ü",
-            "readmitted": 16,
+            "requests": ("reset ü", "readmit 16 x"),
             "baseline_requested": True,
         }
         job = replace(job, search=replace(search, num_trials=2), monitor=nvml, other_monitors=(mixed, nvml), **changed)

@@ -344,10 +344,13 @@ def test_late_retries_change_nothing(server: LiveServer) -> None:
     assert server.admin.RequestBaseline(baseline).job.baseline_requested
     reset.request_id = "another reset"
     assert server.admin.ResetJob(reset).job.reset_after == 2
+    job.run(40.0)
+    reset.request_id = "reset"
+    assert server.admin.ResetJob(reset).job.reset_after == 2
 
 
 def test_late_retry_of_a_readmission_forgives_no_later_failure(server: LiveServer) -> None:
-    """The newest request that readmitted a batch size again changes nothing, also one that found nothing to readmit."""
+    """A request that readmitted a batch size again changes nothing, also one that found nothing to readmit."""
     job = Trainer(server.trainer)
     pin(server.admin, job, 16)
     for name in ("early", "late"):
@@ -357,10 +360,12 @@ def test_late_retry_of_a_readmission_forgives_no_later_failure(server: LiveServe
         server.kill()
         server.start()
         assert statuses(server.admin.ReadmitBatchSize(request))[16] == "PINNED OUT_OF_MEMORY"
+    request.request_id = "early"
+    assert statuses(server.admin.ReadmitBatchSize(request))[16] == "PINNED OUT_OF_MEMORY"
 
 
 def test_readmission_of_another_batch_size_is_a_new_request(server: LiveServer) -> None:
-    """The id of the newest request with another batch size readmits that one, also after a restart."""
+    """The id of a request with another batch size readmits that one, also after a restart."""
     job = Trainer(server.trainer)
     for size in (8, 16):
         pin(server.admin, job, size)

@@ -92,8 +92,9 @@ class ResetJobRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     request_id: _builtins.str
-    """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
-    again changes nothing, so that a late retry discards no new trial. At most 200 characters, without control characters.
+    """Required. A UUID that the client generates once per request, the same for each retry. The job remembers its newest 16
+    requests: one of them again changes nothing, so that a late retry discards no new trial. At most 200 characters, without
+    control characters.
     """
     def __init__(
         self,
@@ -339,9 +340,9 @@ class ReadmitBatchSizeRequest(_message.Message):
     batch_size: _builtins.int
     """Required. One of the job's batch sizes; 0 is refused."""
     request_id: _builtins.str
-    """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
-    this kind again, with the same batch size, changes nothing, so that a late retry does not undo what has failed since. At
-    most 200 characters, without control characters.
+    """Required. A UUID that the client generates once per request, the same for each retry; with another batch size it is another
+    request. Remembered as in ResetJobRequest, so that a late retry does not undo what has failed since. At most 200
+    characters, without control characters.
     """
     def __init__(
         self,
@@ -457,9 +458,8 @@ class RequestBaselineRequest(_message.Message):
     job_id: _builtins.str
     """Required. The job."""
     request_id: _builtins.str
-    """Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
-    a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters, without control
-    characters.
+    """Required. A UUID that the client generates once per request, the same for each retry. Remembered as in ResetJobRequest, so
+    that a late retry requests no second baseline. At most 200 characters, without control characters.
     """
     def __init__(
         self,

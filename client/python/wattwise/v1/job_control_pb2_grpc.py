@@ -97,10 +97,9 @@ class JobControlServicer(object):
 
     def DeleteJob(self, request, context):
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-        decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-        numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-        same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-        JOB_NOT_FOUND without allow_missing.
+        decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+        Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+        since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

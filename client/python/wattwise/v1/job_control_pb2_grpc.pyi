@@ -38,10 +38,9 @@ class JobControlStub:
     def __new__(cls, channel: _aio.Channel) -> JobControlAsyncStub: ...
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-    decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-    numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-    same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-    JOB_NOT_FOUND without allow_missing.
+    decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+    Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+    since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
     """
     ResetJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
@@ -113,10 +112,9 @@ class JobControlAsyncStub(JobControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.DeleteJobRequest, _job_control_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-    decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-    numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-    same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-    JOB_NOT_FOUND without allow_missing.
+    decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+    Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+    since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
     """
     ResetJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]  # type: ignore[assignment]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
@@ -191,10 +189,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.DeleteJobResponse, _abc.Awaitable[_job_control_pb2.DeleteJobResponse]]:
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-        decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-        numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-        same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-        JOB_NOT_FOUND without allow_missing.
+        decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+        Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+        since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
         """
 
     @_abc_1.abstractmethod

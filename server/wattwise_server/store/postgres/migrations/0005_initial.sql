@@ -58,12 +58,9 @@ CREATE TABLE jobs (
     pinned bigint,                              -- a batch size
     reset_after bigint NOT NULL,                -- trials up to this number do not count
     reset_time bigint,                          -- NULL: never
-    reset_request_id text NOT NULL,             -- of the newest reset; empty: none
     baseline_requested boolean NOT NULL,
-    baseline_request_id text NOT NULL,          -- of the newest request; empty: none
-    readmit_request_id text NOT NULL,           -- of the newest request that readmitted a batch size; empty: none
-    readmitted bigint,                          -- its batch size
     baseline_every bigint NOT NULL,             -- 0: no regular baselines
+    requests text NOT NULL,                     -- JSON: the newest requests with an id, such as ["reset ID", ...]
     warnings text NOT NULL                      -- JSON: [[reason, field, message, trial], ...]
 ) WITH (fillfactor = 70);
 
@@ -464,8 +461,7 @@ BEGIN
             min_cost_batch_size, missed_floor, bound_stops, num_trials, best_known, best_known_cost, notes,
             num_observations, monitor_kinds, monitor_quality, other_monitors, num_events,
             first_notes, changed_policy, changed_parameters, reset_after, reset_time, paused, pinned,
-            baseline_requested, baseline_every, reset_request_id, baseline_request_id, readmit_request_id,
-            readmitted, warnings
+            baseline_requested, baseline_every, requests, warnings
         ) SELECT
             job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric, higher_is_better,
             max_epochs, trial_lease_seconds, policy, window_size, prior_job_ids, num_pruning_rounds, prior_mean,
@@ -474,8 +470,7 @@ BEGIN
             min_cost_batch_size, missed_floor, bound_stops, num_trials, best_known, best_known_cost, notes,
             num_observations, monitor_kinds, monitor_quality, other_monitors, num_events,
             first_notes, changed_policy, changed_parameters, reset_after, reset_time, paused, pinned,
-            baseline_requested, baseline_every, reset_request_id, baseline_request_id, readmit_request_id,
-            readmitted, warnings
+            baseline_requested, baseline_every, requests, warnings
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
     IF created IS NOT NULL THEN
@@ -495,8 +490,7 @@ BEGIN
                 changed_policy = n.changed_policy, changed_parameters = n.changed_parameters,
                 reset_after = n.reset_after, reset_time = n.reset_time, paused = n.paused, pinned = n.pinned,
                 baseline_requested = n.baseline_requested, baseline_every = n.baseline_every,
-                reset_request_id = n.reset_request_id, baseline_request_id = n.baseline_request_id,
-                readmit_request_id = n.readmit_request_id, readmitted = n.readmitted, warnings = n.warnings
+                requests = n.requests, warnings = n.warnings
             WHERE j.job_key = n.job_key;
         END LOOP;
     END IF;

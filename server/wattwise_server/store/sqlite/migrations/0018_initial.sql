@@ -54,12 +54,9 @@ CREATE TABLE jobs (
     pinned INTEGER,                         -- a batch size
     reset_after INTEGER NOT NULL,           -- trials up to this number do not count
     reset_time INTEGER,                     -- NULL: never
-    reset_request_id TEXT NOT NULL,         -- of the newest reset; empty: none
     baseline_requested INTEGER NOT NULL,
-    baseline_request_id TEXT NOT NULL,      -- of the newest request; empty: none
-    readmit_request_id TEXT NOT NULL,       -- of the newest request that readmitted a batch size; empty: none
-    readmitted INTEGER,                     -- its batch size
     baseline_every INTEGER NOT NULL,        -- 0: no regular baselines
+    requests TEXT NOT NULL,                 -- JSON: the newest requests with an id, such as ["reset ID", ...]
     warnings TEXT NOT NULL                  -- JSON: [[reason, field, message, trial], ...]
 );
 

@@ -50,8 +50,9 @@ export interface ResetJobRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest reset
-   * again changes nothing, so that a late retry discards no new trial. At most 200 characters, without control characters.
+   * Required. A UUID that the client generates once per request, the same for each retry. The job remembers its newest 16
+   * requests: one of them again changes nothing, so that a late retry discards no new trial. At most 200 characters, without
+   * control characters.
    */
   requestId: string;
 }
@@ -135,9 +136,9 @@ export interface ReadmitBatchSizeRequest {
   /** Required. One of the job's batch sizes; 0 is refused. */
   batchSize: number;
   /**
-   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
-   * this kind again, with the same batch size, changes nothing, so that a late retry does not undo what has failed since. At
-   * most 200 characters, without control characters.
+   * Required. A UUID that the client generates once per request, the same for each retry; with another batch size it is another
+   * request. Remembered as in ResetJobRequest, so that a late retry does not undo what has failed since. At most 200
+   * characters, without control characters.
    */
   requestId: string;
 }
@@ -175,9 +176,8 @@ export interface RequestBaselineRequest {
   /** Required. The job. */
   jobId: string;
   /**
-   * Required. A UUID that the client generates once per request, the same for each retry. The id of the job's newest request of
-   * a baseline again changes nothing, so that a late retry requests no second one. At most 200 characters, without control
-   * characters.
+   * Required. A UUID that the client generates once per request, the same for each retry. Remembered as in ResetJobRequest, so
+   * that a late retry requests no second baseline. At most 200 characters, without control characters.
    */
   requestId: string;
 }
@@ -1653,10 +1653,9 @@ export type JobControlService = typeof JobControlService;
 export const JobControlService = {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-   * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-   * same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-   * JOB_NOT_FOUND without allow_missing.
+   * decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+   * Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+   * since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
    */
   deleteJob: {
     path: "/wattwise.v1.JobControl/DeleteJob" as const,
@@ -1826,10 +1825,9 @@ export const JobControlService = {
 export interface JobControlServer extends UntypedServiceImplementation {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-   * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-   * same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-   * JOB_NOT_FOUND without allow_missing.
+   * decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+   * Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+   * since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
    */
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
   /**
@@ -1905,10 +1903,9 @@ export interface JobControlServer extends UntypedServiceImplementation {
 export interface JobControlClient extends Client {
   /**
    * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise by the
-   * decision of their next report or heartbeat. Wait for them before you register the same id again, because the new job
-   * numbers its trials from 1. Called by people and tools. Writes the deletion; the events of the job stay. A retry with the
-   * same create_time never deletes a job that was registered since: it finds no job, and succeeds with allow_missing. Errors:
-   * JOB_NOT_FOUND without allow_missing.
+   * decision of their next report or heartbeat, also if the id is registered again meanwhile. Called by people and tools.
+   * Writes the deletion; the events of the job stay. A retry with the same create_time never deletes a job that was registered
+   * since: it finds no job, and succeeds with allow_missing. Errors: JOB_NOT_FOUND without allow_missing.
    */
   deleteJob(
     request: DeleteJobRequest,
