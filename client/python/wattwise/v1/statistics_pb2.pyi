@@ -432,7 +432,9 @@ class Savings(_message.Message):
     Unset: all trials since the newest reset are compared, or the figures are those of several jobs.
     """
     batch_size_in_use: _builtins.int
-    """The batch size that a launch gets unless something is tried, see Job. Unset: the figures are those of several jobs."""
+    """The batch size that a launch gets unless something is tried, see Job. Unset: no batch size is left to try, or the figures
+    are those of several jobs.
+    """
     num_in_use_trials: _builtins.int
     """Number of its deliveries among the compared trials. 0: none, or the figures are those of several jobs."""
     min_baseline_trials: _builtins.int

@@ -316,7 +316,10 @@ export interface Savings {
   comparedFromTrial?:
     | number
     | undefined;
-  /** The batch size that a launch gets unless something is tried, see Job. Unset: the figures are those of several jobs. */
+  /**
+   * The batch size that a launch gets unless something is tried, see Job. Unset: no batch size is left to try, or the figures
+   * are those of several jobs.
+   */
   batchSizeInUse?:
     | number
     | undefined;
