@@ -631,7 +631,7 @@ def test_resume(start: Start, preempted: Preempted, case: Resume, given: bool) -
     assert again.bso.trial.id.trial_number == trial.trial_number
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", case.epochs), case.steps)
     with Client(again.server.address) as client:
-        measured = client.list_measurements(trial)
+        measured = list(client.list_measurements(trial))
     assert [each.time_seconds >= each.epoch for each in measured] == [True] * case.epochs
 
 
