@@ -384,6 +384,7 @@ export class Client implements TrialCalls {
         if (request.allowMissing) return DeleteJobResponse.fromPartial({});
         throw new JobNotFoundError(`no job has the id ${JSON.stringify(jobId)}`, {
           reason: ErrorReason.ERROR_REASON_JOB_NOT_FOUND,
+          status: "NOT_FOUND",
           metadata: { job_id: jobId },
         });
       }
