@@ -272,11 +272,16 @@ def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
 
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
     """A trial that ran without the server, with the faults of its times, and of metrics that are not set."""
-    # No more than it takes to refuse them: half a megabyte has room for a quarter of a million.
     faults: list[Violation] = []
+    sent: Sequence[v1.Measurement] = request.measurements
+    if len(sent) > MAX_MEASUREMENTS:
+        # Half a megabyte has room for a quarter of a million: none of them is converted.
+        fault = f"has {len(sent)} measurements; send at most {MAX_MEASUREMENTS}, the last one among them"
+        faults.append(Violation("measurements", fault))
+        sent = ()
     start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
     measured = []
-    for place, each in enumerate(request.measurements[: MAX_MEASUREMENTS + 1]):
+    for place, each in enumerate(sent):
         epoch, seconds, joules, metric, computed, limit = _measured(each)
         if metric is None:
             faults.append(Violation(f"measurements[{place}].metric", NO_METRIC))

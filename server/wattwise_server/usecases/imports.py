@@ -138,7 +138,7 @@ class Importer:
         judged, verdict = _judged(job.spec, bound, measured)
         measured = [measurement for measurement, _ in judged]
         reason = known_reason(imported.end_reason)
-        if verdict is None and reason not in _END_REASONS and not found:
+        if verdict is None and reason not in _END_REASONS and not (found or imported.malformed):
             faults.append(Violation("end_reason", _end_fault(reason)))
         if faults:
             raise InvalidRequestError(*faults)
@@ -252,9 +252,6 @@ def _measurements(
 ) -> tuple[Sequence[Measurement], list[Violation]]:
     """The measurements after a trial's last one, and what is wrong with any of them."""
     measured = imported.measurements
-    if len(measured) > MAX_MEASUREMENTS:
-        fault = f"has more than {MAX_MEASUREMENTS} measurements; send at most so many, the last one among them"
-        return (), [Violation("measurements", fault)]
     faults = []
     for place, measurement in enumerate(measured):
         found = number_faults(spec, measurement)
