@@ -21,7 +21,8 @@ import grpc
 from wattwise.v1 import batch_size_optimizer_pb2 as pb, batch_size_optimizer_pb2_grpc as rpc, job_pb2, trial_pb2
 gpu = job_pb2.GpuGroup(gpu_model="CPU", count=1, max_power_watts_per_gpu=100)
 sizes = dict(batch_sizes=[32, 64], default_batch_size=64)
-job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], **sizes, target_metric=0.9, gpu=gpu)
+target = job_pb2.Target(value=0.9, direction=job_pb2.DIRECTION_HIGHER_IS_BETTER)
+job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], **sizes, target=target, gpus=[gpu])
 channel = grpc.insecure_channel(sys.argv[1])
 stub = rpc.BatchSizeOptimizerStub(channel)
 stub.RegisterJob(pb.RegisterJobRequest(job=job), timeout=60)

@@ -6,11 +6,11 @@ import itertools
 import uuid
 from collections.abc import Iterator
 
-from wattwise import v1
+from wattwise import GpuGroup, JobSpec, v1
 
 Reports = Iterator[v1.ReportResultRequest]
 
-_GPU = v1.GpuGroup(gpu_model="Benchmark GPU", count=1, max_power_watts_per_gpu=300)
+_GPU = GpuGroup(gpu_model="Benchmark GPU", count=1, max_power_watts_per_gpu=300.0)
 
 
 def register(stub: v1.BatchSizeOptimizerStub, **changes: object) -> v1.JobSpec:
@@ -33,7 +33,7 @@ def job_spec(**changes: object) -> v1.JobSpec:
         "policy": "pruning_gts",
         "gpu": _GPU,
     }
-    return v1.JobSpec(**(usual | changes))  # type: ignore[arg-type]
+    return JobSpec(**(usual | changes)).to_proto()  # type: ignore[arg-type]
 
 
 def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:
