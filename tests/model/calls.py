@@ -152,7 +152,11 @@ def stripped(message: Any) -> Any:
     """A message without its times, and without the id of its launch, which the server may have drawn."""
     copy = type(message)()
     copy.CopyFrom(message)
-    holder: Any = copy.trial if isinstance(copy, v1.GetNextBatchSizeResponse) else copy
+    holder: Any = copy
+    if isinstance(copy, v1.GetNextBatchSizeResponse):
+        holder = copy.trial
+    elif isinstance(copy, v1.GetJobResponse):
+        holder = copy.job
     for name in ("start_time", "end_time", "lease_expire_time", "create_time"):
         if name in holder.DESCRIPTOR.fields_by_name:
             holder.ClearField(name)
