@@ -292,7 +292,7 @@ def test_only_misses_are_hollow(tmp_path: Path, policy: str) -> None:
 
 
 def test_deliveries_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
-    """In the pruning stage, too, an exploration that delivered is filled, and so is a trial that ran beside it."""
+    """Trials that delivered are filled in the pruning stage, too: the exploration and the trial beside it."""
     with LiveServer(tmp_path) as live:
         live.start()
         trainer = Trainer(live.trainer)

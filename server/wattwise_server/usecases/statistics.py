@@ -262,7 +262,7 @@ class Statistics:
         Args:
             job_id: The job.
             max_ranges: At most so many ranges.
-            division: That of an earlier answer; None divides the trials anew.
+            division: How an earlier answer has divided the trials; None divides them again.
             with_excluded: Whether excluded trials are among them, in buckets of their own.
 
         Raises:

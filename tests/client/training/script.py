@@ -36,7 +36,7 @@ _ids = itertools.count()
 
 
 class StepMonitor:
-    """In place of a GPU's energy counter: every window lasts a second and uses 10 J.
+    """Stands in for a GPU's energy counter: every window lasts a second and uses 10 J.
 
     A window in which a server starts takes longer on a slow machine. It has its real length then, or it would
     contradict the clock.

@@ -257,7 +257,7 @@ class FigureTests:
             assert await store.running_groups([other]) == {}
 
     async def test_energy_that_no_trial_measured_is_unknown(self, opener: Opener) -> None:
-        """Of ended and running trials and of days; a sum leaves out the trials without energy."""
+        """Energy is summed over ended trials, running trials and days; trials without energy are left out."""
         without = Measurement(1, 10.0, None, 0.1, minutes(1))
         async with opener() as store:
             ended = ended_trial(1)._replace(last=without), ended_trial(2, 16)._replace(last=without), ended_trial(3, 16)
@@ -271,7 +271,7 @@ class FigureTests:
             assert group.usage.energy_joules is None
 
     async def test_cost_of_a_running_trial_is_the_computed_one(self, opener: Opener) -> None:
-        """In observer mode the cost counts what was computed, even if that has no energy; the rest is as measured."""
+        """In observer mode the cost is the computed one, also without computed energy; time and energy are measured."""
         last = Measurement(1, 20.0, 300.0, 0.1, minutes(1), ComputedUsage(30.0, 200.0, 40.0))
         without = last._replace(computed=ComputedUsage(30.0, None, 40.0))
         async with opener() as store:

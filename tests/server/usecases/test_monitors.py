@@ -213,7 +213,7 @@ def test_number_of_kinds_is_bounded(server: LiveServer) -> None:
 
 
 def test_newest_other_monitors_are_kept(server: LiveServer) -> None:
-    """Of more than eight other monitors, the newest eight are kept, the one that was replaced last at the end."""
+    """At most eight other monitors are kept, the newest ones; the last is the one that was replaced last."""
     trainer = Trainer(server.trainer)
     for number in range(9):
         trainer.run(10.0, monitor=monitor_of(f"monitor {number}"))

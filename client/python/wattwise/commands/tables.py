@@ -27,7 +27,7 @@ from wattwise.commands.humanize import (
 )
 from wattwise.monitor.kind import monitor_text
 from wattwise.spec import enum_name, gpus_text, policy_name
-from wattwise.training.rules import higher_is_better
+from wattwise.training.rules import POLICY_DEFAULTS, higher_is_better
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -288,12 +288,8 @@ def policy(spec: v1.JobSpec) -> str:
 
 
 def max_epochs(spec: v1.JobSpec) -> str:
-    """In how many epochs a trial is to reach the target: "1 epoch"."""
+    """The most epochs that a trial may take: "1 epoch"."""
     return f"{spec.max_epochs} epoch{'s' * (spec.max_epochs != 1)}"
-
-
-_USUAL_PARAMETERS = {"num_pruning_rounds": 2, "num_explorations": 2, "learn_reward_precision": True, "seed": None}
-"""The defaults of parameters of policies; of all others they are zero or empty."""
 
 
 def policy_with_parameters(spec: v1.JobSpec) -> str:
@@ -301,11 +297,11 @@ def policy_with_parameters(spec: v1.JobSpec) -> str:
     name = policy_name(spec)
     if not name:
         return policy(spec)
-    fields = getattr(spec.policy, name).ListFields()
+    defaults = {field.name: value for field, value in POLICY_DEFAULTS[name].ListFields()}
     special = [
         f"{field.name} {value if isinstance(value, int | float) else ', '.join(value)}"
-        for field, value in fields
-        if value != _USUAL_PARAMETERS.get(field.name, field.default_value)
+        for field, value in getattr(spec.policy, name).ListFields()
+        if value != defaults.get(field.name)
     ]
     return f"{policy(spec)} ({', '.join(special)})" if special else policy(spec)
 

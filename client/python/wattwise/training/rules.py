@@ -15,7 +15,7 @@ _DEFAULTS = v1.JobSpec(
     max_epochs=100,
     trial_lease_seconds=300.0,
 )
-_POLICIES: Mapping[str, Message] = {
+POLICY_DEFAULTS: Mapping[str, Message] = {
     "knowledge_gradient": v1.KnowledgeGradientSpec(window_size=0),
     "pruning_gts": v1.PruningGtsSpec(
         num_pruning_rounds=2, window_size=0, prior_mean=0.0, prior_precision=0.0, num_explorations=2
@@ -36,7 +36,7 @@ def resolved(spec: v1.JobSpec) -> v1.JobSpec:
     policy = policy_name(spec) or DEFAULT_POLICY
     full = v1.JobSpec()
     full.CopyFrom(_DEFAULTS)
-    getattr(full.policy, policy).CopyFrom(_POLICIES[policy])
+    getattr(full.policy, policy).CopyFrom(POLICY_DEFAULTS[policy])
     full.MergeFrom(spec)
     sizes = sorted(set(full.batch_sizes))
     del full.batch_sizes[:]
