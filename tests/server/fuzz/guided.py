@@ -106,7 +106,7 @@ class Guided:
         trainer: Any = v1.BatchSizeOptimizerStub(self._channel)
         admin: Any = PeopleStub(self._channel)
         for job in (await admin.ListJobs(v1.ListJobsRequest(page_size=1000))).jobs:
-            await admin.DeleteJob(v1.DeleteJobRequest(job_id=job.spec.job_id))
+            await admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job.spec.job_id))
         for spec in (BASE_SPEC, VICTIM_SPEC):
             await trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
         answer = await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE, launch_id=new_id()))
