@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test soak test-browser test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
-  deploy-check lock lock-check sbom audit readme-check figures clean
+  deploy-check lock lock-check sbom audit readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -174,9 +174,6 @@ audit: $(VENV)/.dev ## look for known vulnerabilities in what a server and the w
 
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
-
-figures: ## print lines of code and documentation, functions, import floors and cycles (TREE=another checkout)
-	$(PYTHON) tests/house.py $(TREE)
 
 clean: ## remove the virtual environments, build outputs and caches
 	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) $(MUTANTS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

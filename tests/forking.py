@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import select
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _LARGEST_REQUEST = 2**20
-
+# What `wattwise serve` imports only when it runs, or for some of its options.
+_IMPORTED_LATE = (
+    "uvloop",
+    "wattwise_server.app",
+    "wattwise_server.store.postgres.open",
+    *(f"wattwise_server.observability.{name}" for name in ("job_metrics", "metrics", "metrics_server")),
+)
 
 _asking = threading.Lock()
 
@@ -102,6 +109,8 @@ def _serve_requests(connection: socket.socket) -> int:
     """Fork for each request, and tell the exit status of each child on its own pipe."""
     from wattwise_server.commands.serve import main  # noqa: PLC0415 - ahead of the forks, in this process alone
 
+    for module in _IMPORTED_LATE:
+        importlib.import_module(module)
     status_pipes: dict[int, int] = {}
 
     def reap(*_signal: object) -> None:

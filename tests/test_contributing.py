@@ -19,10 +19,10 @@ def names_in(path: str) -> set[str]:
 
 
 def test_answers_name_functions_that_exist() -> None:
-    """Each of the ten answers to "Where is X?" is a file and what it defines."""
+    """Each answer to "Where is X?" is a file and what it defines."""
     section = TEXT.partition("## Where is X?")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| Where")]
-    assert len(rows) == 10
+    assert rows
     for row in rows:
         answers = re.findall(r"`([\w/]+\.py)`: `(\w+)`", row)
         assert answers, row
@@ -33,7 +33,7 @@ def test_answers_name_functions_that_exist() -> None:
 def test_commands_name_tests_that_exist() -> None:
     """The commands of the first lines name a test, a file and a scenario."""
     commands = re.findall(r'pytest "?(tests/[\w/.]+)(?:::(\w+))?(?:\[([^\]]+))?', TEXT)
-    assert len(commands) == 3
+    assert commands
     tables = (yaml.safe_load(table.read_text()) for table in (ROOT / "tests/scenarios").glob("*.yaml"))
     scenarios = {one["name"] for table in tables for one in table}
     for path, test, scenario in commands:
@@ -49,7 +49,7 @@ def test_paths_exist() -> None:
     ]
     paths = re.findall(r"`((?:[\w-]+/)*[\w-]+(?:/|\.(?:py|proto|md|yaml|toml)))[`:]", TEXT)
     paths += re.findall(r"\]\(([^)#]+)", TEXT)
-    assert len(paths) > 30
+    assert paths
     assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
 
 
