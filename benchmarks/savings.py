@@ -39,8 +39,8 @@ from wattwise_replay.tables import counted
 from wattwise_replay.traces import WORKLOADS
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course
-from wattwise_server.domain import Verdict
-from wattwise_server.policy.savings import Delivered, SavingsEstimate, savings
+from wattwise_server.domain import SavingsVerdict
+from wattwise_server.policy.savings import Delivered, SavingsEstimate, estimate
 from wattwise_server.store.base import PolicyState
 from wattwise_server.usecases.changes import compared_from
 
@@ -133,7 +133,7 @@ class Claim(NamedTuple):
         at_least: The bound.
     """
 
-    verdict: Verdict
+    verdict: SavingsVerdict
     runs: int
     true: float
     plain: float
@@ -214,7 +214,7 @@ def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> SavingsEs
             reached[trial.batch_size].append(trial.cost)
     of_default = [trial.cost for trial in trials if trial.batch_size == default_batch_size]
     delivered = len(reached[default_batch_size])
-    return savings(
+    return estimate(
         {size: Delivered.of(values) for size, values in reached.items()},
         default_batch_size=default_batch_size,
         deliveries=sum(map(len, reached.values())),
@@ -402,7 +402,7 @@ def _print_totals(console: Console, entries: Sequence[_Entry]) -> None:
     holds = np.mean([claim.holds for claim in claims])
     saved = [bool(claim.true > 0) for claim in claims]
     verdicts = []
-    for verdict, truth in ((Verdict.SAVING, True), (Verdict.LOSS, False)):
+    for verdict, truth in ((SavingsVerdict.SAVING, True), (SavingsVerdict.LOSS, False)):
         said = [gain is truth for claim, gain in zip(claims, saved, strict=True) if claim.verdict is verdict]
         wrong = f", wrong in {1 - np.mean(said):.1%} of these" if said else ""
         verdicts.append(f"{verdict.value}: {len(said) / len(claims):.0%}{wrong}.")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from wattwise_server.domain import Change, JobSpec, Search
+from wattwise_server.domain import DetectedChange, JobSpec, Search
 from wattwise_server.policy.base import (
     ArmBelief,
     Banned,
@@ -94,7 +94,7 @@ class Guarded:
         """What it believes about every batch size."""
         return self._called(lambda: "belief", lambda: _belief(spec, self._policy.belief(spec, search)))
 
-    def changes(self, search: Search) -> Sequence[Change]:
+    def changes(self, search: Search) -> Sequence[DetectedChange]:
         """The newest change of each quantity."""
         return self._called(lambda: "changes", lambda: _changes(self._policy.changes(search)))
 
@@ -151,9 +151,9 @@ def _belief(spec: JobSpec, beliefs: object) -> Sequence[ArmBelief]:
     return beliefs
 
 
-def _changes(changes: object) -> Sequence[Change]:
-    if not isinstance(changes, Sequence) or not all(isinstance(each, Change) for each in changes):
-        raise TypeError(f"returned {_shown(changes)}, which is not a sequence of Change")
+def _changes(changes: object) -> Sequence[DetectedChange]:
+    if not isinstance(changes, Sequence) or not all(isinstance(each, DetectedChange) for each in changes):
+        raise TypeError(f"returned {_shown(changes)}, which is not a sequence of DetectedChange")
     return changes
 
 

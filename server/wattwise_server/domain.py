@@ -375,7 +375,7 @@ class Search:
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
 
 
-class Quantity(Enum):
+class ChangedQuantity(Enum):
     """What a job's behaviour is measured by.
 
     EPOCHS: epochs to the target. EPOCH_COST: the cost of an epoch.
@@ -385,7 +385,7 @@ class Quantity(Enum):
     EPOCH_COST = "EPOCH_COST"
 
 
-class Change(NamedTuple):
+class DetectedChange(NamedTuple):
     """A change of a job's behaviour: earlier trials no longer count for one quantity.
 
     Attributes:
@@ -394,28 +394,28 @@ class Change(NamedTuple):
         batch_size: The batch size whose trials show the change most clearly.
         factor: The quantity after the change divided by that before; infinite if the batch size reached the target
             before and misses it now.
-        at_least: Whether the factor is a lower limit, because trials were stopped before they reached the target.
-        detected_by: Number of the trial whose result revealed the change.
+        factor_is_lower_limit: Because trials were stopped before they reached the target.
+        detected_by_trial: Number of the trial whose result revealed the change.
     """
 
-    quantity: Quantity
+    quantity: ChangedQuantity
     since_trial: int
     batch_size: int
     factor: float
-    at_least: bool
-    detected_by: int
+    factor_is_lower_limit: bool
+    detected_by_trial: int
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         """What has changed since when, for people."""
         # Close to 1, one digit would say that nothing has changed.
         digits = ".3g" if 0.9 < self.factor < 1.1 else ".1f" if self.factor >= 1 else ".2g"
-        if self.quantity is Quantity.EPOCH_COST:
+        if self.quantity is ChangedQuantity.EPOCH_COST:
             what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
             return f"since trial {self.since_trial}, {what}; older costs no longer count"
         what = "misses the target"
         if self.factor < math.inf:
-            limit = "at least " if self.at_least else ""
+            limit = "at least " if self.factor_is_lower_limit else ""
             what = f"takes {limit}{self.factor:{digits}} times as many epochs"
         return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
 
@@ -445,8 +445,8 @@ class PowerSample(NamedTuple):
     steps: int
 
 
-class PowerProfile(NamedTuple):
-    """What a trial has profiled: the sample of the cheapest limit, and that of the highest one."""
+class ProfileResult(NamedTuple):
+    """The samples of a power profile that decide: those of its cheapest limit and of its highest one."""
 
     cheapest: PowerSample
     highest: PowerSample
@@ -671,7 +671,7 @@ class Amount(NamedTuple):
         return Quantities(*self.usage, self.money, self.carbon_grams)
 
 
-class Verdict(Enum):
+class SavingsVerdict(Enum):
     """What a claim amounts to.
 
     NO_DELIVERY and NOT_MEASURED: nothing is claimed, since no trial reached the target, or some of those that did have
@@ -690,58 +690,58 @@ class Verdict(Enum):
     EXPLORING = "EXPLORING"
 
 
-class JobFigures(NamedTuple):
+class Totals(NamedTuple):
     """What one job, or several together, did and saved. History from before their registration is left out.
 
     Attributes:
         num_jobs: The jobs.
-        num_running: Running trials.
+        num_running_trials: Running trials.
         num_deliveries: Trials that reached the target.
         num_missed: Trials that were decided without that.
         num_undecided: Trials that ended without a decision.
         spent: What all trials took.
         saved: The estimate, of the jobs with a claim about a quantity.
-        num_claims: Jobs with a claim about their cost.
+        num_jobs_with_savings: Jobs with a claim about their cost.
         saved_at_least: Its lower bound, of the same jobs.
         at_most: What decides about a loss, of the same jobs: below 0 there is one. Losses of jobs that explore are 0.
         lost: What ended trials spent beyond what models take with the defaults, of the same jobs; that of a job that
             explores is at most 0.
         verdicts: The number of jobs by what their data say about the cost.
-        num_needing_attention: Jobs that need attention.
+        num_jobs_needing_attention: Jobs that need attention.
         last_time: When a trial was last dispatched, has reported or has ended, if that was asked for.
     """
 
     num_jobs: int = 0
-    num_running: int = 0
+    num_running_trials: int = 0
     num_deliveries: int = 0
     num_missed: int = 0
     num_undecided: int = 0
     spent: Amount = Amount()
     saved: Quantities = Quantities()
-    num_claims: int = 0
+    num_jobs_with_savings: int = 0
     saved_at_least: Quantities = Quantities()
     at_most: Quantities = Quantities()
     lost: Quantities = Quantities()
-    verdicts: Mapping[Verdict, int] = MappingProxyType({})
-    num_needing_attention: int = 0
+    verdicts: Mapping[SavingsVerdict, int] = MappingProxyType({})
+    num_jobs_needing_attention: int = 0
     last_time: datetime | None = None
 
-    def plus(self, other: JobFigures) -> JobFigures:
+    def plus(self, other: Totals) -> Totals:
         """Those of both together."""
-        return JobFigures(
+        return Totals(
             self.num_jobs + other.num_jobs,
-            self.num_running + other.num_running,
+            self.num_running_trials + other.num_running_trials,
             self.num_deliveries + other.num_deliveries,
             self.num_missed + other.num_missed,
             self.num_undecided + other.num_undecided,
             self.spent.plus(other.spent),
             self.saved.plus(other.saved),
-            self.num_claims + other.num_claims,
+            self.num_jobs_with_savings + other.num_jobs_with_savings,
             self.saved_at_least.plus(other.saved_at_least),
             self.at_most.plus(other.at_most),
             self.lost.plus(other.lost),
             Counter(self.verdicts) + Counter(other.verdicts),
-            self.num_needing_attention + other.num_needing_attention,
+            self.num_jobs_needing_attention + other.num_jobs_needing_attention,
             max(filter(None, (self.last_time, other.last_time)), default=None),
         )
 
@@ -750,7 +750,7 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else one + other
 
 
-class TrialKey(NamedTuple):
+class TrialId(NamedTuple):
     """Names one trial, by its launch or its number or both. An empty launch id and the number 0 match any."""
 
     job_id: str
@@ -880,14 +880,14 @@ class Trial(NamedTuple):
     dispatch_event: int = 0
     end_event: int | None = None
     warnings: tuple[TrialWarning, ...] = ()
-    profile: PowerProfile | None = None
+    profile: ProfileResult | None = None
     launch: Launch = Launch()
     heartbeat_interval: timedelta | None = None
 
     @property
-    def key(self) -> TrialKey:
+    def key(self) -> TrialId:
         """The trial's name."""
-        return TrialKey(self.job_id, self.launch_id, self.number)
+        return TrialId(self.job_id, self.launch_id, self.number)
 
     def renew(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
         """A running trial with its newest measurement and its lease; faster than `_replace`, for every report."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from wattwise_replay.play import PlayedTrial
 from wattwise_replay.workload import Crash, RecordedRun
-from wattwise_server.domain import EndReason, Verdict
+from wattwise_server.domain import EndReason, SavingsVerdict
 from wattwise_server.policy.savings import LEAST_SPREAD, boundary
 
 from benchmarks import savings
@@ -60,7 +60,7 @@ def test_a_claim_stands_beside_the_truth() -> None:
     (found,) = claims(Case("made", eta=1.0), workload(4, 1), "pruning_gts", 0, (40,))
     assert found is not None
     would = 40 * 400.0
-    assert (found.verdict, found.runs) == (Verdict.SAVING, 5)
+    assert (found.verdict, found.runs) == (SavingsVerdict.SAVING, 5)
     assert found.true == pytest.approx(1 - 5800 / would)
     assert found.plain == pytest.approx(found.true)
     assert found.saved == pytest.approx(np.exp(-LEAST_SPREAD / np.sqrt(5)) - 5800 / would)
@@ -105,7 +105,7 @@ def test_launches_without_a_choice_are_no_trials_of_the_job() -> None:
 
 def _claim(saved: float, at_least: float) -> Claim:
     """One with a true saving of 10%."""
-    return Claim(Verdict.UNCERTAIN, 2, 0.1, 0.1, saved, at_least)
+    return Claim(SavingsVerdict.UNCERTAIN, 2, 0.1, 0.1, saved, at_least)
 
 
 def test_both_limits_are_judged() -> None:
@@ -146,7 +146,9 @@ def test_verdicts_are_compared_with_the_truth(
 ) -> None:
     """A saving where the job has saved is right, a loss there is wrong."""
     numbers = np.array([0.1, 0.0])
-    right, wrong = (Claim(verdict, 2, numbers[0], 0.1, *numbers) for verdict in (Verdict.SAVING, Verdict.LOSS))
+    right, wrong = (
+        Claim(verdict, 2, numbers[0], 0.1, *numbers) for verdict in (SavingsVerdict.SAVING, SavingsVerdict.LOSS)
+    )
     monkeypatch.setattr(savings, "lines", lambda: iter([Line("two-humps", [Case("two-humps")])]))
     monkeypatch.setattr(savings, "_played", lambda _: [[right] * 3, [wrong] * 3])
     monkeypatch.setattr(savings, "ProcessPoolExecutor", _SameProcess)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise_server.domain import TRAINER_END_REASONS, EndReason, Job, Measurement, Trial, TrialKey
+from wattwise_server.domain import TRAINER_END_REASONS, EndReason, Job, Measurement, Trial, TrialId
 from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial
@@ -189,7 +189,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
         for trial in trials.values()
         if trial.converged and trial.last and trial.end_event
     }
-    calls: list[tuple[datetime, datetime, Any, TrialKey]] = []
+    calls: list[tuple[datetime, datetime, Any, TrialId]] = []
 
     for trial in trials.values():
         assert trial.start_time is not None, trial
@@ -248,7 +248,7 @@ def _shifts(trials: Iterable[Trial]) -> dict[int, timedelta]:
     return shifts
 
 
-def _check_decision(book: JobBook, key: TrialKey, epoch: int, decision: v1.Decision) -> None:
+def _check_decision(book: JobBook, key: TrialId, epoch: int, decision: v1.Decision) -> None:
     """The trainer got the same decision, unless it asked again later, or another trial stopped it."""
     for trial in book.trials:
         if trial.trial.id.trial_number == key.trial_number:

@@ -14,7 +14,7 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import Change, GpuGroup, JobSpec, Search
+from wattwise_server.domain import DetectedChange, GpuGroup, JobSpec, Search
 from wattwise_server.policy import gts, registry, thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Decided, Event, Exhausted, Prior
 from wattwise_server.policy.gts import Gts
@@ -49,7 +49,7 @@ class Faulty(Gts):
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         return self._faulty("belief", super().belief(spec, search))
 
-    def changes(self, search: Search) -> Sequence[Change]:
+    def changes(self, search: Search) -> Sequence[DetectedChange]:
         return self._faulty("changes", super().changes(search))
 
     def _faulty(self, method: str, right: T) -> T:
@@ -91,8 +91,8 @@ def test_the_policy_and_the_event_are_named(
     ("answer", "message"),
     [
         (ValueError("odd"), "ValueError: odd"),
-        (None, "TypeError: returned None, which is not a sequence of Change"),
-        ([("EPOCHS", 4)], "TypeError: returned [('EPOCHS', 4)], which is not a sequence of Change"),
+        (None, "TypeError: returned None, which is not a sequence of DetectedChange"),
+        ([("EPOCHS", 4)], "TypeError: returned [('EPOCHS', 4)], which is not a sequence of DetectedChange"),
     ],
 )
 def test_faulty_changes_are_named(answer: object, message: str) -> None:

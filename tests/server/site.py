@@ -10,7 +10,7 @@ from typing import Any
 
 import aiosqlite
 from wattwise_server.config import Limits
-from wattwise_server.domain import Decision, GpuGroup, TrialKey
+from wattwise_server.domain import Decision, GpuGroup, TrialId
 from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.connection import Group
 from wattwise_server.store.sqlite.open import open_sqlite
@@ -80,6 +80,6 @@ def draft(job_id: str = "j", **fields: Any) -> JobDraft:
     return usual | fields
 
 
-async def report(site: Site, key: TrialKey, epoch: int, metric: float = 0.1) -> Decision:
+async def report(site: Site, key: TrialId, epoch: int, metric: float = 0.1) -> Decision:
     """Reports an epoch that cost 10 J."""
     return await site.optimizer.report(Report(key, epoch, float(epoch), 10.0 * epoch, metric))

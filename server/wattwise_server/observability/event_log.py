@@ -100,8 +100,8 @@ def _log(event: Event) -> None:
 def _log_change(event: JobChanged | BatchSizeStatusChanged | BestKnownChanged | ChangeDetected) -> None:
     if isinstance(event, ChangeDetected):
         found = event.change
-        where = {"job": event.job.spec.job_id, "trial": found.detected_by, "batch_size": found.batch_size}
-        what = {"quantity": found.quantity.value, "since_trial": found.since_trial, "message": found.sentence}
+        where = {"job": event.job.spec.job_id, "trial": found.detected_by_trial, "batch_size": found.batch_size}
+        what = {"quantity": found.quantity.value, "since_trial": found.since_trial, "message": found.message}
         log_event(log, logging.WARNING, "change detected", **where, **what)
         return
     name, about = "job changed", dict[str, object]()

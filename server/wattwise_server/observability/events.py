@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from wattwise_server.domain import Change, Job, PowerSample, Trial, TrialWarning
+from wattwise_server.domain import DetectedChange, Job, PowerSample, Trial, TrialWarning
 from wattwise_server.observability.logs import log_exception
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class ChangeDetected:
     """The policy of a job has detected that its behaviour has changed."""
 
     job: Job
-    change: Change
+    change: DetectedChange
 
 
 @dataclass(frozen=True, slots=True)

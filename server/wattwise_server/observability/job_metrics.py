@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from wattwise_server.domain import JobFigures, Quantities, Verdict
+from wattwise_server.domain import Quantities, SavingsVerdict, Totals
 from wattwise_server.observability.fresh import Computed
 
-Figures: TypeAlias = tuple[JobFigures, Mapping[str, JobFigures]]
+Figures: TypeAlias = tuple[Totals, Mapping[str, Totals]]
 """The figures of all jobs together, and those of single jobs by id, which add up to them."""
 
 Samples: TypeAlias = Iterable[tuple[Sequence[str], float]]
@@ -38,7 +38,7 @@ class _Family(NamedTuple):
     of_all: str
     of_one: str
     text: str
-    samples: Callable[[JobFigures], Samples]
+    samples: Callable[[Totals], Samples]
     labels: Sequence[str] = ()
 
 
@@ -87,7 +87,7 @@ def _gauge(name: str, family: _Family, whose: str, labels: Sequence[str]) -> Gau
     return GaugeMetricFamily(name, family.text.format(whose), labels=(*labels, *family.labels))
 
 
-def _filled(gauge: GaugeMetricFamily, family: _Family, figures: Mapping[str, JobFigures]) -> GaugeMetricFamily:
+def _filled(gauge: GaugeMetricFamily, family: _Family, figures: Mapping[str, Totals]) -> GaugeMetricFamily:
     for job_id, each in figures.items():
         for labels, value in family.samples(each):
             gauge.add_metric((job_id, *labels) if job_id else labels, value)
@@ -103,22 +103,22 @@ def _number(value: float | None, *labels: str) -> Samples:
     return () if value is None else ((labels, value),)
 
 
-def _ended(figures: JobFigures) -> Samples:
+def _ended(figures: Totals) -> Samples:
     yield ("delivered",), figures.num_deliveries
     yield ("missed",), figures.num_missed
     yield ("failed",), figures.num_undecided
 
 
-def _verdicts_of_all(figures: JobFigures) -> Samples:
-    return [((verdict.value.lower(),), figures.verdicts.get(verdict, 0)) for verdict in Verdict]
+def _verdicts_of_all(figures: Totals) -> Samples:
+    return [((verdict.value.lower(),), figures.verdicts.get(verdict, 0)) for verdict in SavingsVerdict]
 
 
-def _verdicts_of_one(figures: JobFigures) -> Samples:
+def _verdicts_of_one(figures: Totals) -> Samples:
     return [((verdict.value.lower(),), number) for verdict, number in figures.verdicts.items()]
 
 
 _COUNTS = (
-    _Family("", "running_trials", "Running trials of {}.", lambda each: _number(each.num_running)),
+    _Family("", "running_trials", "Running trials of {}.", lambda each: _number(each.num_running_trials)),
     _Family("ended_trials", "ended_trials", "Trials of {} that ended and count, by result.", _ended, ("result",)),
     _Family("jobs_by_verdict", "", "Jobs by what their data say about their savings.", _verdicts_of_all, ("verdict",)),
     _Family("", "verdict", "1 for what the data of {} say about its savings.", _verdicts_of_one, ("verdict",)),
@@ -126,7 +126,7 @@ _COUNTS = (
         "jobs_needing_attention",
         "needs_attention",
         "Whether a job needs attention; the number of such jobs of {}.",
-        lambda each: _number(each.num_needing_attention),
+        lambda each: _number(each.num_jobs_needing_attention),
     ),
     _Family(
         "",
@@ -136,7 +136,7 @@ _COUNTS = (
     ),
 )
 
-_KINDS: Sequence[tuple[str, str, Callable[[JobFigures], Quantities]]] = (
+_KINDS: Sequence[tuple[str, str, Callable[[Totals], Quantities]]] = (
     ("spent", "What trials of {} took: ", lambda each: each.spent.quantities()),
     ("saved", "Estimate of what was saved by {}, negative for a loss: ", lambda each: each.saved),
     ("saved_at_least", "Lower 95% bound of what was saved by {}: ", lambda each: each.saved_at_least),
@@ -159,9 +159,9 @@ def _amounts(currency: str) -> Iterator[_Family]:
 
 
 def _quantity(
-    amount_of: Callable[[JobFigures], Quantities],
+    amount_of: Callable[[Totals], Quantities],
     value_of: Callable[[Quantities], float | None],
     labels: Sequence[str],
-    figures: JobFigures,
+    figures: Totals,
 ) -> Samples:
     return _number(value_of(amount_of(figures)), *labels)

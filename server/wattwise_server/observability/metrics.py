@@ -19,7 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import EndReason, EnergyQuality, MonitorKinds, Quantity, Trial, TrialOrigin
+from wattwise_server.domain import ChangedQuantity, EndReason, EnergyQuality, MonitorKinds, Trial, TrialOrigin
 from wattwise_server.observability.call import Call
 from wattwise_server.observability.events import (
     ChangeDetected,
@@ -124,7 +124,7 @@ class Metrics:
         text = "Energy reported by trials, by kind of monitor."
         energy = Counter("wattwise_energy_joules", text, ["origin", "monitor"], **self._here)
         self._energy = {(origin, label): energy.labels(origin, label) for origin in _ORIGINS for label in labels}
-        for quantity in Quantity:
+        for quantity in ChangedQuantity:
             self._changes.labels(quantity.value.lower())
         for origin in _ORIGINS:
             self._dispatched.labels(origin)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import Change, JobSpec, Moments, PruningGtsTrial, Search, Trial, TrialOrigin
+from wattwise_server.domain import DetectedChange, JobSpec, Moments, PruningGtsTrial, Search, Trial, TrialOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class Policy(Protocol):
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """What it believes about every batch size, ascending."""
 
-    def changes(self, search: Search) -> Sequence[Change]:
-        """The newest change of each quantity, ascending by `detected_by`; empty if none was detected.
+    def changes(self, search: Search) -> Sequence[DetectedChange]:
+        """The newest change of each quantity, ascending by `detected_by_trial`; empty if none was detected.
 
         Reads only `search.notes`: lists of jobs have no more of a search. Must be quick: it is called for many jobs.
         """

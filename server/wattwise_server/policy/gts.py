@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wattwise_server.domain import Arm, Change, JobSpec, Search, Stage
+from wattwise_server.domain import Arm, DetectedChange, JobSpec, Search, Stage
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior
 from wattwise_server.policy.cost import cost_bound
@@ -56,7 +56,7 @@ class Gts:
         """The posterior of every arm."""
         return [thompson.belief(spec, arm, self._fixed(spec)) for arm in search.arms]
 
-    def changes(self, search: Search) -> Sequence[Change]:  # noqa: ARG002 - the protocol's
+    def changes(self, search: Search) -> Sequence[DetectedChange]:  # noqa: ARG002 - the protocol's
         """None: it does not look for changes."""
         return ()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import Arm, Change, JobSpec, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
+from wattwise_server.domain import Arm, DetectedChange, JobSpec, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -83,7 +83,7 @@ class PruningGts:
         """The bandit's posteriors, over the trials of both stages."""
         return _BANDIT.belief(spec, search)
 
-    def changes(self, search: Search) -> Sequence[Change]:
+    def changes(self, search: Search) -> Sequence[DetectedChange]:
         """None: it does not look for changes."""
         return _BANDIT.changes(search)
 

@@ -39,7 +39,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from wattwise_server.domain import Moments, Verdict
+from wattwise_server.domain import Moments, SavingsVerdict
 from wattwise_server.errors import jobs_command
 
 LEAST_SPREAD = 0.22
@@ -154,7 +154,7 @@ class SavingsEstimate:
 
     deliveries: int
     spent: float
-    verdict: Verdict
+    verdict: SavingsVerdict
     baseline: Baseline | None = None
     default_mean: float | None = None
     running: float = 0.0
@@ -216,7 +216,7 @@ class SavingsEstimate:
         )
 
 
-def savings(
+def estimate(
     reached: Mapping[int, Delivered],
     *,
     default_batch_size: int,
@@ -246,16 +246,20 @@ def savings(
     default = reached.get(default_batch_size, Delivered())
     if any(each.unmeasured for each in reached.values()):
         # What was not measured is missing from what was spent, too.
-        return SavingsEstimate(deliveries, spent, Verdict.NOT_MEASURED if deliveries else Verdict.NO_DELIVERY)
+        return SavingsEstimate(
+            deliveries, spent, SavingsVerdict.NOT_MEASURED if deliveries else SavingsVerdict.NO_DELIVERY
+        )
     if not deliveries:
-        return SavingsEstimate(0, spent, Verdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default)
+        return SavingsEstimate(
+            0, spent, SavingsVerdict.NO_DELIVERY, running=running, in_use=in_use, with_default=with_default
+        )
     spread = _spread(default, reached.values())
     # A run of the default that took nothing has no logarithm: what its runs usually take is unknown.
     known = _baseline(default, spread) if default.logs.count == default.count >= LEAST_RUNS else None
     mean = default.mean if default.count else None
-    found = SavingsEstimate(deliveries, spent, Verdict.NO_BASELINE, known, mean, running, in_use, with_default)
+    found = SavingsEstimate(deliveries, spent, SavingsVerdict.NO_BASELINE, known, mean, running, in_use, with_default)
     verdict = _verdict(found, launches)
-    way = None if verdict is Verdict.SAVING else settling(default, spread, found)
+    way = None if verdict is SavingsVerdict.SAVING else settling(default, spread, found)
     return replace(found, verdict=verdict, settling=way)
 
 
@@ -301,14 +305,14 @@ def boundary(runs: int) -> float:
     return math.sqrt(2 * (runs + 1) * math.log1p(math.sqrt(runs + 1) / (2 * _MISCLAIMED)))
 
 
-def _verdict(found: SavingsEstimate, launches: int) -> Verdict:
+def _verdict(found: SavingsEstimate, launches: int) -> SavingsVerdict:
     if found.at_least is not None and found.at_least > 0:
-        return Verdict.SAVING
+        return SavingsVerdict.SAVING
     if launches <= EXPLORING_LAUNCHES:
-        return Verdict.EXPLORING
+        return SavingsVerdict.EXPLORING
     if found.at_most is None:
-        return Verdict.NO_BASELINE
-    return Verdict.LOSS if found.at_most < 0 else Verdict.UNCERTAIN
+        return SavingsVerdict.NO_BASELINE
+    return SavingsVerdict.LOSS if found.at_most < 0 else SavingsVerdict.UNCERTAIN
 
 
 def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settling | None:
@@ -334,7 +338,9 @@ def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settl
     return min(ways, key=sum, default=None)
 
 
-def total_verdict(verdicts: Collection[Verdict], at_least: float | None, at_most: float | None) -> Verdict:
+def total_verdict(
+    verdicts: Collection[SavingsVerdict], at_least: float | None, at_most: float | None
+) -> SavingsVerdict:
     """What the claims of several jobs about a quantity amount to together, by the rule of a single job.
 
     Args:
@@ -343,15 +349,15 @@ def total_verdict(verdicts: Collection[Verdict], at_least: float | None, at_most
         at_most: The sum of what decides about a loss, where the losses of jobs that explore count nothing.
     """
     if at_least is not None and at_least > 0:
-        return Verdict.SAVING
-    delivered = set(verdicts) - {Verdict.NO_DELIVERY}
-    if len(delivered) <= 1 and delivered <= {Verdict.EXPLORING}:
-        return Verdict.EXPLORING if delivered else Verdict.NO_DELIVERY
+        return SavingsVerdict.SAVING
+    delivered = set(verdicts) - {SavingsVerdict.NO_DELIVERY}
+    if len(delivered) <= 1 and delivered <= {SavingsVerdict.EXPLORING}:
+        return SavingsVerdict.EXPLORING if delivered else SavingsVerdict.NO_DELIVERY
     if at_most is None:
-        unclaimed = delivered <= {Verdict.NO_BASELINE, Verdict.EXPLORING, Verdict.NOT_MEASURED}
-        few = unclaimed and delivered & {Verdict.NO_BASELINE, Verdict.EXPLORING}
-        return Verdict.NO_BASELINE if few else Verdict.NOT_MEASURED
-    return Verdict.LOSS if at_most < 0 else Verdict.UNCERTAIN
+        unclaimed = delivered <= {SavingsVerdict.NO_BASELINE, SavingsVerdict.EXPLORING, SavingsVerdict.NOT_MEASURED}
+        few = unclaimed and delivered & {SavingsVerdict.NO_BASELINE, SavingsVerdict.EXPLORING}
+        return SavingsVerdict.NO_BASELINE if few else SavingsVerdict.NOT_MEASURED
+    return SavingsVerdict.LOSS if at_most < 0 else SavingsVerdict.UNCERTAIN
 
 
 def advice(
@@ -373,7 +379,7 @@ def advice(
         in_use: The batch size in use.
         deliveries_since_default: Deliveries since the newest one of the default.
     """
-    if found.verdict is Verdict.LOSS:
+    if found.verdict is SavingsVerdict.LOSS:
         return [_keep(job_id, default_batch_size, in_use=in_use)]
     if found.baseline is not None and deliveries_since_default >= _OLD:
         old = (

@@ -20,30 +20,30 @@ from wattwise_server.domain import (
     MAX_ID_LENGTH,
     Amount,
     Arm,
-    Change,
     ComputedUsage,
     Decision,
+    DetectedChange,
     EndReason,
     EnergyQuality,
     GpuGroup,
     HistoryEntry,
     HistoryKind,
     Job,
-    JobFigures,
     JobSpec,
     ListedJob,
     Measurement,
     MonitorKinds,
     PowerSample,
     PruningGtsTrial,
+    SavingsVerdict,
     Search,
     Stage,
+    Totals,
     Trial,
-    TrialKey,
+    TrialId,
     TrialStatus,
     TrialWarning,
     UnknownEndReason,
-    Verdict,
     batch_size_in_use,
     identifier_fault,
 )
@@ -73,9 +73,9 @@ from wattwise_server.usecases.report import NO_METRIC, Report
 from wattwise_server.usecases.statistics import (
     MAX_RANGES,
     JobStatistics,
+    JobSummary,
     Range,
     Savings,
-    Summary,
     TrialStatistics,
 )
 
@@ -174,7 +174,7 @@ def _unknown_fields(message: Message, path: str) -> Iterator[tuple[str, int]]:
                 yield from _unknown_fields(each, f"{path}.{field.name}[{place}]")
 
 
-def trial_key(request: TrainersRequest) -> TrialKey:
+def trial_key(request: TrainersRequest) -> TrialId:
     """The trial of a trainer's request.
 
     Raises:
@@ -183,14 +183,14 @@ def trial_key(request: TrainersRequest) -> TrialKey:
     return _trainers_trial(request, "trial")
 
 
-def shown_trial_key(request: PersonsRequest) -> TrialKey:
+def shown_trial_key(request: PersonsRequest) -> TrialId:
     """The trial of a person's call, named by its launch or its number or both.
 
     Raises:
         InvalidRequestError: the request names no trial.
     """
     trial = request.trial
-    key = TrialKey(trial.job_id, trial.launch_id, trial.trial_number)
+    key = TrialId(trial.job_id, trial.launch_id, trial.trial_number)
     if not (key.job_id and (key.launch_id or key.trial_number)) or key.trial_number < 0:
         _check_named(request, "trial")
         faults = [] if key.job_id else [Violation("trial.job_id", "is empty; use the id of a job")]
@@ -317,9 +317,9 @@ def _monitor(known: MonitorKinds) -> v1.Monitor | None:
     return v1.Monitor(kinds=known.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{known.quality.value}"))
 
 
-def _trainers_trial(holder: v1.TrainingResult | TrainersRequest, where: str) -> TrialKey:
+def _trainers_trial(holder: v1.TrainingResult | TrainersRequest, where: str) -> TrialId:
     trial = holder.trial
-    key = TrialKey(trial.job_id, trial.launch_id, trial.trial_number)
+    key = TrialId(trial.job_id, trial.launch_id, trial.trial_number)
     if not (key.job_id and key.launch_id):
         _check_named(holder, where)
         ids = {"job_id": key.job_id, "launch_id": key.launch_id}
@@ -564,25 +564,25 @@ def job_details(known: Job) -> v1.JobDetails:
     )
 
 
-def _change(known: Change) -> v1.DetectedChange:
+def _change(known: DetectedChange) -> v1.DetectedChange:
     return v1.DetectedChange(
         quantity=v1.ChangedQuantity.Value(f"CHANGED_QUANTITY_{known.quantity.value}"),
         since_trial=known.since_trial,
         batch_size=known.batch_size,
         factor=known.factor if math.isfinite(known.factor) else None,
-        detected_by_trial=known.detected_by,
-        message=known.sentence,
-        factor_is_lower_limit=known.at_least,
+        detected_by_trial=known.detected_by_trial,
+        message=known.message,
+        factor_is_lower_limit=known.factor_is_lower_limit,
     )
 
 
-def listed_job(known: ListedJob, summary: Summary | None) -> v1.JobListing:
+def listed_job(known: ListedJob, summary: JobSummary | None) -> v1.JobListing:
     """A job of a list."""
     shown = _job(known.job, known.available, known.failing)
     return v1.JobListing(job=shown, summary=None if summary is None else _summary(summary))
 
 
-def _summary(known: Summary) -> v1.JobSummary:
+def _summary(known: JobSummary) -> v1.JobSummary:
     return v1.JobSummary(
         num_running_trials=known.activity.num_running,
         last_activity_time=timestamp(known.activity.last_time),
@@ -616,7 +616,7 @@ def _estimate(known: SavingsEstimate | None) -> v1.SavingsEstimate | None:
     )
 
 
-def _verdict(known: Verdict) -> v1.SavingsVerdict.ValueType:
+def _verdict(known: SavingsVerdict) -> v1.SavingsVerdict.ValueType:
     return v1.SavingsVerdict.Value(f"SAVINGS_VERDICT_{known.value}")
 
 
@@ -731,20 +731,20 @@ def power_profile(spec: JobSpec, number: int, batch_size: int, samples: Sequence
     return v1.PowerProfile(trial_number=number, batch_size=batch_size, limits=limits)
 
 
-def totals(known: JobFigures) -> v1.Totals:
+def totals(known: Totals) -> v1.Totals:
     """Figures of several jobs."""
     return v1.Totals(
         num_jobs=known.num_jobs,
-        num_running_trials=known.num_running,
+        num_running_trials=known.num_running_trials,
         num_deliveries=known.num_deliveries,
         spent=_amount(known.spent),
-        num_jobs_with_savings=known.num_claims,
-        num_jobs_needing_attention=known.num_needing_attention,
+        num_jobs_with_savings=known.num_jobs_with_savings,
+        num_jobs_needing_attention=known.num_jobs_needing_attention,
         savings=_total_savings(known),
     )
 
 
-def _total_savings(known: JobFigures) -> v1.Savings:
+def _total_savings(known: Totals) -> v1.Savings:
     spent = known.spent.quantities()
 
     def estimate(name: str) -> v1.SavingsEstimate | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import grpc
 from wattwise import v1
 
-from wattwise_server.domain import Decision, TrialKey
+from wattwise_server.domain import Decision, TrialId
 from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 from wattwise_server.observability.call import Subject, current_call
 from wattwise_server.rpc import convert
@@ -32,7 +32,7 @@ class TrialStream:
         self._optimizer = optimizer
         self._context = context
         self._writing = asyncio.Lock()
-        self._trial: TrialKey | None = None
+        self._trial: TrialId | None = None
         self._pusher: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -67,7 +67,7 @@ class TrialStream:
             case _:
                 raise InvalidRequestError(Violation("event", "is not set; send a result or a heartbeat"))
 
-    def _follow(self, key: TrialKey) -> None:
+    def _follow(self, key: TrialId) -> None:
         if self._trial is None:
             self._trial = key
             if call := current_call.get():
@@ -82,7 +82,7 @@ class TrialStream:
             )
             raise InvalidRequestError(Violation("trial", fault))
 
-    async def _push_stop(self, key: TrialKey) -> None:
+    async def _push_stop(self, key: TrialId) -> None:
         while True:
             try:
                 await self._push(await self._optimizer.wait_for_stop(key))

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from wattwise_server.domain import EndReason, Moments, TrialOrigin, Usage
-from wattwise_server.store.base import Bucket, Day, Delivered, JobVersion, TrialGroup
+from wattwise_server.store.base import Bucket, Day, DeliveryLogs, JobVersion, TrialGroup
 from wattwise_server.store.rows import FAILED, Row, from_micros
 
 _OWN = "(t.origin != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
@@ -227,7 +227,7 @@ def read_group(row: Row) -> TrialGroup:
         least_epochs=row["least_epochs"] or 0,
         most_epochs=row["most_epochs"] or 0,
         newest_end=None if row["newest"] is None else from_micros(row["newest"]),
-        logs=Delivered(*(_moments(row, name) for name in _QUANTITIES)),
+        logs=DeliveryLogs(*(_moments(row, name) for name in _QUANTITIES)),
     )
 
 

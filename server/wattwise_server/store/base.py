@@ -55,7 +55,7 @@ from wattwise_server.domain import (
     Moments,
     PowerSample,
     Trial,
-    TrialKey,
+    TrialId,
     TrialOrigin,
     TrialStatus,
     Usage,
@@ -157,7 +157,7 @@ class ListedEntry(NamedTuple):
     entry: HistoryEntry
 
 
-class Delivered(NamedTuple):
+class DeliveryLogs(NamedTuple):
     """Moments of the natural logarithm of what deliveries took, of those that took more than nothing, by quantity."""
 
     cost: Moments = Moments()
@@ -207,7 +207,7 @@ class TrialGroup(NamedTuple):
     least_epochs: int = 0
     most_epochs: int = 0
     newest_end: datetime | None = None
-    logs: Delivered = Delivered()
+    logs: DeliveryLogs = DeliveryLogs()
 
 
 class Day(NamedTuple):
@@ -524,7 +524,7 @@ class Store(Protocol):
         preempted one, and none of a running one. If this raises or is cancelled, the next call deletes the rest.
         """
 
-    async def expired_leases(self) -> Sequence[TrialKey]:
+    async def expired_leases(self) -> Sequence[TrialId]:
         """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:

@@ -35,7 +35,7 @@ from wattwise_server.domain import (
     MetricSpan,
     PowerSample,
     Trial,
-    TrialKey,
+    TrialId,
 )
 from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.store import rows
@@ -183,7 +183,7 @@ class CachedStore(ABC):
         """How many jobs and running trials the database holds."""
 
     @abstractmethod
-    async def expired_leases(self) -> Sequence[TrialKey]:
+    async def expired_leases(self) -> Sequence[TrialId]:
         """Running trials whose lease has expired."""
 
     @abstractmethod

@@ -31,8 +31,8 @@ from wattwise_server.domain import (
     Moments,
     MonitorKinds,
     PowerLimitState,
-    PowerProfile,
     PowerSample,
+    ProfileResult,
     PruningGtsRole,
     PruningGtsTrial,
     Search,
@@ -642,8 +642,8 @@ def _read_launch(row: Row) -> Launch:
     return Launch(row["reason"], labels, row["token_id"])
 
 
-def _read_profile(stored: str) -> PowerProfile | None:
-    return PowerProfile(*(PowerSample(*sample) for sample in json.loads(stored))) if stored else None
+def _read_profile(stored: str) -> ProfileResult | None:
+    return ProfileResult(*(PowerSample(*sample) for sample in json.loads(stored))) if stored else None
 
 
 def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[JobEvent]:

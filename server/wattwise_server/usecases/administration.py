@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobSpec, ListedJob, Measurement, PowerSample, Trial, TrialKey
+from wattwise_server.domain import Job, JobSpec, ListedJob, Measurement, PowerSample, Trial, TrialId
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.policy.base import Choice, Exhausted
@@ -157,7 +157,7 @@ class Administration:
         """How many trials a list has."""
         return await self._store.count_trials(wanted)
 
-    async def trial(self, key: TrialKey) -> TrialDetails:
+    async def trial(self, key: TrialId) -> TrialDetails:
         """A trial with its power profile.
 
         Raises:
@@ -168,7 +168,7 @@ class Administration:
         return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number)), samples, job.spec)
 
     @retried
-    async def measurements(self, key: TrialKey, after: int, limit: int, *, newest_first: bool) -> Sequence[Measurement]:
+    async def measurements(self, key: TrialId, after: int, limit: int, *, newest_first: bool) -> Sequence[Measurement]:
         """At most `limit` measurements of a trial behind the epoch `after`, 0 for all, by epoch or the newest first.
 
         Raises:
@@ -179,7 +179,7 @@ class Administration:
             return await tx.measurements(trial.number, after=after, newest_first=newest_first, limit=limit)
 
     @retried
-    async def _trial(self, key: TrialKey) -> tuple[Job, Trial, Sequence[PowerSample]]:
+    async def _trial(self, key: TrialId) -> tuple[Job, Trial, Sequence[PowerSample]]:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             return job, trial, await tx.samples(trial.number)

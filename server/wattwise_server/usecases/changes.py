@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Change, Job, Quantity, Search, Stage, TrialWarning, WarningReason
+from wattwise_server.domain import ChangedQuantity, DetectedChange, Job, Search, Stage, TrialWarning, WarningReason
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import PolicyState
 
@@ -13,20 +13,20 @@ SHOWN_TRIALS = 20
 """A change's warning is withdrawn once so many later trials have ended: that of a daily job stays three weeks."""
 
 _REASONS = {
-    Quantity.EPOCHS: WarningReason.EPOCHS_CHANGED,
-    Quantity.EPOCH_COST: WarningReason.EPOCH_COST_CHANGED,
+    ChangedQuantity.EPOCHS: WarningReason.EPOCHS_CHANGED,
+    ChangedQuantity.EPOCH_COST: WarningReason.EPOCH_COST_CHANGED,
 }
 
 
-def changes(job: Job) -> Sequence[Change]:
+def changes(job: Job) -> Sequence[DetectedChange]:
     """The newest change of each quantity."""
     return POLICIES[job.spec.policy].changes(job.search)
 
 
-def new_changes(before: Job, job: Job) -> Sequence[Change]:
+def new_changes(before: Job, job: Job) -> Sequence[DetectedChange]:
     """The changes that a job has and had not before; one whose numbers have become more exact is not new."""
-    known = {(change.quantity, change.detected_by) for change in changes(before)}
-    return [change for change in changes(job) if (change.quantity, change.detected_by) not in known]
+    known = {(change.quantity, change.detected_by_trial) for change in changes(before)}
+    return [change for change in changes(job) if (change.quantity, change.detected_by_trial) not in known]
 
 
 def compared_from(state: PolicyState) -> int:
@@ -51,8 +51,8 @@ def _warnings(job: Job) -> Iterable[TrialWarning]:
     # Older trials that still run keep a warning longer, never shorter.
     ended = job.num_trials - sum(arm.running for arm in job.search.arms)
     for change in changes(job):
-        if ended - change.detected_by < SHOWN_TRIALS:
+        if ended - change.detected_by_trial < SHOWN_TRIALS:
             field = "result.measurement.epoch"
-            if change.quantity is Quantity.EPOCH_COST:
+            if change.quantity is ChangedQuantity.EPOCH_COST:
                 field = "result.measurement.energy_joules" if job.spec.eta_knob else "result.measurement.time_seconds"
-            yield TrialWarning(_REASONS[change.quantity], field, change.sentence, change.detected_by)
+            yield TrialWarning(_REASONS[change.quantity], field, change.message, change.detected_by_trial)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialKey
+from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
 from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
 from wattwise_server.policy.base import Banned, Readmitted, Unbanned
@@ -52,7 +52,7 @@ class Control:
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
 
     @retried
-    async def set_trial_excluded(self, key: TrialKey, *, excluded: bool) -> tuple[Trial, Job]:
+    async def set_trial_excluded(self, key: TrialId, *, excluded: bool) -> tuple[Trial, Job]:
         """Excludes a trial from the search of its job, or includes it again.
 
         A trial from before a reset is excluded already.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wattwise_server.domain import JobFigures
+from wattwise_server.domain import Totals
 from wattwise_server.store.base import JobList, JobOrder, Store
 from wattwise_server.usecases.statistics import Statistics
 
@@ -12,7 +12,7 @@ OTHER = "other"
 """Stands for all jobs that are not named, a job with this id among them."""
 
 
-async def figures(store: Store, statistics: Statistics, num_named: int) -> tuple[JobFigures, Mapping[str, JobFigures]]:
+async def figures(store: Store, statistics: Statistics, num_named: int) -> tuple[Totals, Mapping[str, Totals]]:
     """The figures of all jobs, and those of the most recently active ones by id; the rest are together under OTHER.
 
     The second part adds up to the first one. It is empty without `num_named`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from wattwise_server.domain import Decision, Job, JobSpec, Trial, TrialKey, TrialOrigin
+from wattwise_server.domain import Decision, Job, JobSpec, Trial, TrialId, TrialOrigin
 from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
@@ -53,7 +53,7 @@ def find_job(tx: Transaction, job_id: str, *, to_register: bool = False) -> Job:
     return tx.job
 
 
-def find_running_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | None:
+def find_running_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] | None:
     """A running trial with its job, which is what almost every call names; None in every other case."""
     job, trial = tx.job, tx.running_trial(key.trial_number)
     if job is None or trial is None or trial.launch_id != key.launch_id:
@@ -61,7 +61,7 @@ def find_running_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | No
     return job, trial
 
 
-async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
+async def find_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial]:
     """A trial with its job.
 
     Raises:
@@ -87,7 +87,7 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     return job, trial
 
 
-async def find_launch(tx: Transaction, key: TrialKey, *, to_resume: bool = False) -> tuple[Job, Trial]:
+async def find_launch(tx: Transaction, key: TrialId, *, to_resume: bool = False) -> tuple[Job, Trial]:
     """The trial of a launch with its job, whatever its number.
 
     Args:

@@ -17,7 +17,7 @@ from wattwise_server.domain import (
     Launch,
     Measurement,
     Trial,
-    TrialKey,
+    TrialId,
     UnknownEndReason,
     identifier_fault,
 )
@@ -188,7 +188,7 @@ class Optimizer:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
             if resume:
-                known: Trial | None = (await find_launch(tx, TrialKey(job_id, launch_id), to_resume=True))[1]
+                known: Trial | None = (await find_launch(tx, TrialId(job_id, launch_id), to_resume=True))[1]
             elif (known := await tx.trial_of_launch(launch_id)) is None:
                 await check_not_deleted(tx, job_id, launch_id)
             job = find_job(tx, job_id, to_register=True)
@@ -261,7 +261,7 @@ class Optimizer:
         return decision
 
     @retried
-    async def heartbeat(self, key: TrialKey) -> Decision:
+    async def heartbeat(self, key: TrialId) -> Decision:
         """Renews a trial's lease; decides whether training continues.
 
         Raises:
@@ -297,10 +297,10 @@ class Optimizer:
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
-            return with_current_cost(*await find_launch(tx, TrialKey(job_id, launch_id)))
+            return with_current_cost(*await find_launch(tx, TrialId(job_id, launch_id)))
 
     @retried
-    async def end_trial(self, key: TrialKey, reason: EndReason | UnknownEndReason | None) -> Trial:
+    async def end_trial(self, key: TrialId, reason: EndReason | UnknownEndReason | None) -> Trial:
         """Ends a trial for its trainer; a trial that has already ended is unchanged.
 
         A reason that only newer clients know counts as an error, with a warning.
@@ -343,7 +343,7 @@ class Optimizer:
         if days := self._limits.keep_events_days:
             await self._store.forget_history(self._clock() - timedelta(days=days))
 
-    async def wait_for_stop(self, key: TrialKey) -> Decision:
+    async def wait_for_stop(self, key: TrialId) -> Decision:
         """Waits until a trial has ended; returns the answer to its trainer."""
         found = key if key.trial_number else await self._live(key)
         if isinstance(found, Decision):
@@ -355,7 +355,7 @@ class Optimizer:
             return found
 
     @retried
-    async def _live(self, key: TrialKey) -> TrialKey | Decision:
+    async def _live(self, key: TrialId) -> TrialId | Decision:
         """The whole key of a live trial; for any other trial the answer to its trainer."""
         async with self._store.transaction(key.job_id) as tx:
             found = await self._find_live_trial(tx, key)
@@ -375,13 +375,13 @@ class Optimizer:
         return with_current_cost(job, trial)
 
     @retried
-    async def _expire_lease(self, key: TrialKey) -> None:
+    async def _expire_lease(self, key: TrialId) -> None:
         async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number)
             if tx.job and trial and tx.lease_expired(trial):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 
-    async def _find_live_trial(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
+    async def _find_live_trial(self, tx: Transaction, key: TrialId) -> tuple[Job, Trial] | Decision:
         """A running or lost trial with its job; for any other trial the answer to its trainer, which is to stop."""
         try:
             job, trial = await find_trial(tx, key)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerProfile, PowerSample, Trial, TrialKey
+from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, ProfileResult, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
 from wattwise_server.policy.power import cheapest, cost_per_step
@@ -57,7 +57,7 @@ class PowerLimitProfiler:
         self._publisher = Publisher(clock, observer)
 
     @retried
-    async def acquire(self, key: TrialKey) -> AcquiredLimit:
+    async def acquire(self, key: TrialId) -> AcquiredLimit:
         """Says what a trial does about the limit of its batch size.
 
         If no limit is known and no trial profiles, the asking trial now does.
@@ -80,7 +80,7 @@ class PowerLimitProfiler:
             return AcquiredLimit(PowerAction.PROFILE)
 
     @retried
-    async def report(self, key: TrialKey, samples: Sequence[PowerSample]) -> float:
+    async def report(self, key: TrialId, samples: Sequence[PowerSample]) -> float:
         """Saves a profile; returns the cheapest known limit, in watts. A trial that has ended may report too.
 
         Raises:
@@ -91,7 +91,7 @@ class PowerLimitProfiler:
             job, trial = await find_trial(tx, key)
             _check_profile(job.spec, samples)
             # The limit is the first field of a sample.
-            profile = PowerProfile(cheapest(job.spec, samples), highest=max(samples))
+            profile = ProfileResult(cheapest(job.spec, samples), highest=max(samples))
             state = job.power_limit(trial.batch_size)
             changed = state._replace(profiling=None) if state.profiling == trial.number else state
             if not trial.excluded:
@@ -126,7 +126,7 @@ def with_counted_profiles(job: Job, batch_size: int, trials: Iterable[Trial]) ->
     return job.with_power_limit(state)
 
 
-def _with_profile(spec: JobSpec, state: PowerLimitState, profile: PowerProfile) -> PowerLimitState:
+def _with_profile(spec: JobSpec, state: PowerLimitState, profile: ProfileResult) -> PowerLimitState:
     best = profile.cheapest if state.cheapest is None else cheapest(spec, (state.cheapest, profile.cheapest))
     # Of the same profile as the cheapest.
     return state._replace(cheapest=best, highest=profile.highest if best == profile.cheapest else state.highest)

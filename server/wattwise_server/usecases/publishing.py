@@ -132,8 +132,8 @@ def _history_of(event: Event) -> tuple[HistoryKind, str, str, int | None, int | 
             message = f"batch size {batch_size} now has the least expected cost, {with_unit(cost)} per model"
             found = HistoryKind.BEST_KNOWN_CHANGED, job.spec.job_id, message, None, batch_size
         case ChangeDetected(job, change):
-            place = change.detected_by, change.batch_size
-            found = HistoryKind.CHANGE_DETECTED, job.spec.job_id, change.sentence, *place
+            place = change.detected_by_trial, change.batch_size
+            found = HistoryKind.CHANGE_DETECTED, job.spec.job_id, change.message, *place
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from wattwise_server.domain import ComputedUsage, Job, JobSpec, Measurement, MonitorKinds, Trial, TrialKey
+from wattwise_server.domain import ComputedUsage, Job, JobSpec, Measurement, MonitorKinds, Trial, TrialId
 from wattwise_server.errors import InvalidResultError, Violation
 from wattwise_server.observability.events import EpochReported
 from wattwise_server.policy.cost import cost
@@ -36,7 +36,7 @@ class Report(NamedTuple):
         limit_watts_per_gpu: The GPU power limit; None if the trainer did not say.
     """
 
-    trial: TrialKey
+    trial: TrialId
     epoch: int
     time_seconds: float
     energy_joules: float | None

@@ -19,20 +19,19 @@ from wattwise_server.domain import (
     Activity,
     Amount,
     Job,
-    JobFigures,
     JobSpec,
     ListedJob,
     Moments,
     PowerSample,
     Quantities,
+    SavingsVerdict,
+    Totals,
     TrialOrigin,
     Usage,
-    Verdict,
     batch_size_in_use,
 )
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.policy.savings import Baseline, Delivered, SavingsEstimate, advice
-from wattwise_server.policy.savings import savings as estimated
+from wattwise_server.policy.savings import Baseline, Delivered, SavingsEstimate, advice, estimate
 from wattwise_server.store.base import Bucket, Day, JobVersion, Prices, Spent, Store, TrialGroup
 from wattwise_server.usecases.changes import compared_from
 from wattwise_server.usecases.lookup import find_job
@@ -107,12 +106,12 @@ class Savings(NamedTuple):
     compared_from: int = 0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SavingsVerdict:
         """What the data say about the cost."""
         return self.cost.verdict
 
 
-class Summary(NamedTuple):
+class JobSummary(NamedTuple):
     """What a list shows of a job."""
 
     activity: Activity
@@ -129,7 +128,7 @@ class Profile(NamedTuple):
     samples: Sequence[PowerSample]
 
 
-class Month(NamedTuple):
+class MonthStatistics(NamedTuple):
     """The trials that ended in a calendar month, in UTC.
 
     Attributes:
@@ -149,7 +148,7 @@ class Division(NamedTuple):
     width: int
 
 
-class Point(NamedTuple):
+class SavingsPoint(NamedTuple):
     """What was spent and saved up to the end of a range of trial numbers.
 
     Attributes:
@@ -177,7 +176,7 @@ class Range(NamedTuple):
     first: int
     last: int
     buckets: Sequence[Bucket]
-    point: Point | None
+    point: SavingsPoint | None
 
 
 class Course(NamedTuple):
@@ -205,7 +204,7 @@ class JobStatistics(NamedTuple):
     spent: Amount
     savings: Savings
     num_excluded: int
-    months: Sequence[Month]
+    months: Sequence[MonthStatistics]
     advice: Sequence[str]
     break_even_trial: int | None
 
@@ -231,7 +230,7 @@ class Statistics:
         # The sums of ended trials, with the version of the job that they are of.
         self._known: OrderedDict[int, tuple[JobVersion, _Ended]] = OrderedDict()
         # The figures of those of these jobs that have no running trial.
-        self._claimed: dict[int, tuple[JobVersion, JobFigures]] = {}
+        self._claimed: dict[int, tuple[JobVersion, Totals]] = {}
         # What else was read of the ended trials of a job, with its version.
         self._answers: OrderedDict[tuple[object, ...], tuple[JobVersion, Any]] = OrderedDict()
 
@@ -315,13 +314,13 @@ class Statistics:
         ended, compared_from = (await self._ended(versions))[key]
         return _Read(job, versions[0], ended, [*ended, *running.get(key, ())], compared_from)
 
-    async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[Summary | None]:
+    async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[JobSummary | None]:
         """What a list shows of jobs that were listed with their activity; None of one that was deleted since."""
         keys = [each.key for each in listed]
         running = await self._store.running_groups(keys)
         versions = {version.key: version for version in await self._store.job_versions(keys=keys)}
         ended = await self._ended(list(versions.values()))
-        found: list[Summary | None] = []
+        found: list[JobSummary | None] = []
         for each in listed:
             version = versions.get(each.key)
             if version is None:
@@ -333,18 +332,18 @@ class Statistics:
             savings = self._savings(version, groups, of_job.compared_from)
             spent = self._spent(groups, version.num_gpus)
             activity = each.activity or Activity(0, None, needs_attention=False)
-            found.append(Summary(activity, _num_deliveries(groups), spent, savings))
+            found.append(JobSummary(activity, _num_deliveries(groups), spent, savings))
         return found
 
-    async def totals(self, prefix: str) -> JobFigures:
+    async def totals(self, prefix: str) -> Totals:
         """The figures of all jobs whose ids start with a prefix, together."""
         return await self.together((await self.by_job(prefix)).values())
 
-    async def by_job(self, prefix: str = "") -> Mapping[int, JobFigures]:
+    async def by_job(self, prefix: str = "") -> Mapping[int, Totals]:
         """The figures of each job whose id starts with a prefix, by key."""
         running = await self._store.running_groups(None)
         versions = await self._store.job_versions(prefix)
-        found: dict[int, JobFigures] = {}
+        found: dict[int, Totals] = {}
         stale = []
         for version in versions:
             known = self._claimed.get(version.key)
@@ -370,22 +369,22 @@ class Statistics:
                 del self._claimed[key]
         return found
 
-    async def together(self, figures: Iterable[JobFigures]) -> JobFigures:
+    async def together(self, figures: Iterable[Totals]) -> Totals:
         """The figures of several jobs together."""
-        total = JobFigures(spent=self._priced(Usage(), 0))
+        total = Totals(spent=self._priced(Usage(), 0))
         for place, each in enumerate(figures):
             if place % _JOBS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             total = total.plus(each)
         return total
 
-    def _figures(self, version: JobVersion, ended: _Ended, running: Sequence[TrialGroup]) -> JobFigures:
+    def _figures(self, version: JobVersion, ended: _Ended, running: Sequence[TrialGroup]) -> Totals:
         groups = [*ended.groups, *running]
         savings = self._savings(version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
         decided = [group for group in own if not group.running and not group.delivered]
         num_undecided = sum(group.num_undecided for group in decided)
-        return JobFigures(
+        return Totals(
             1,
             sum(group.num_trials for group in own if group.running),
             _num_deliveries(groups),
@@ -463,7 +462,7 @@ class Statistics:
 
     async def _break_even(self, savings: Savings, version: JobVersion) -> int | None:
         """The trial since which the lower bound of the saved cost has been above 0; None if it is not."""
-        if savings.verdict is not Verdict.SAVING or savings.cost.baseline is None:
+        if savings.verdict is not SavingsVerdict.SAVING or savings.cost.baseline is None:
             return None
         least, first = savings.cost.baseline.least, savings.compared_from
         return await self._of_ended(version, self._store.break_even, least, first)
@@ -495,7 +494,7 @@ class Statistics:
 
         def saved(place: int, value: float, unfinished: float) -> SavingsEstimate:
             reached = _delivered(delivered, place)
-            return estimated(
+            return estimate(
                 reached,
                 default_batch_size=default,
                 deliveries=num_deliveries,
@@ -545,7 +544,7 @@ class Statistics:
         since = newest.replace(year=year, month=month + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
         return await self._of_ended(version, self._store.days, since)
 
-    def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[Month]:
+    def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[MonthStatistics]:
         """The months with trials."""
         found = []
         for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
@@ -554,7 +553,7 @@ class Statistics:
             for day in of_month:
                 usage = usage.plus(day.usage)
             found.append(
-                Month(
+                MonthStatistics(
                     start,
                     sum(day.num_trials for day in of_month),
                     sum(day.num_deliveries for day in of_month),
@@ -634,8 +633,8 @@ def _quantities(group: TrialGroup) -> tuple[float, float, float, float]:
 
 def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsEstimate:
     """The claim about money where energy has a price: without its energy, a trial seems cheaper than it was."""
-    if energy.verdict is Verdict.NOT_MEASURED:
-        return SavingsEstimate(money.deliveries, money.spent, Verdict.NOT_MEASURED)
+    if energy.verdict is SavingsVerdict.NOT_MEASURED:
+        return SavingsEstimate(money.deliveries, money.spent, SavingsVerdict.NOT_MEASURED)
     if energy.in_use is None:
         return replace(money, in_use=None, with_default=energy.with_default and money.with_default)
     return money
@@ -648,7 +647,7 @@ def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "
 
 def _without_exploring(savings: Savings, figure: Literal["at_most", "lost"]) -> Quantities:
     found = _claimed(savings, figure)
-    if savings.verdict is not Verdict.EXPLORING:
+    if savings.verdict is not SavingsVerdict.EXPLORING:
         return found
     # A job that explores has not lost yet.
     limited = max if figure == "at_most" else min
@@ -657,7 +656,7 @@ def _without_exploring(savings: Savings, figure: Literal["at_most", "lost"]) -> 
 
 def _points(
     spent: Sequence[Spent], last_of: Callable[[int], int], *, compared_from: int, baseline: Baseline | None
-) -> Sequence[Point]:
+) -> Sequence[SavingsPoint]:
     """The ends of the ranges that have trials.
 
     Args:
@@ -677,7 +676,7 @@ def _points(
         last = last_of(each.place)
         known = baseline if last >= compared_from else None
         points.append(
-            Point(
+            SavingsPoint(
                 last,
                 delivered,
                 cost,

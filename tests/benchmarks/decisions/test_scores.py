@@ -12,7 +12,7 @@ from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import Crash, RecordedRun
 from wattwise_replay.world import World
-from wattwise_server.domain import Change, EndReason, JobSpec, Quantity, Search
+from wattwise_server.domain import ChangedQuantity, DetectedChange, EndReason, JobSpec, Search
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.pruning_gts import PruningGts
@@ -178,9 +178,9 @@ class _Counting(Gts):
 class _Alarming(Stubborn):
     """Notices a change after every third trial, and forgets the one before."""
 
-    def changes(self, search: Search) -> Sequence[Change]:
+    def changes(self, search: Search) -> Sequence[DetectedChange]:
         ended = sum(arm.num_decided for arm in search.arms)
-        return [Change(Quantity.EPOCHS, ended // 3, 16, 2.0, False, ended // 3)] if ended >= 3 else []
+        return [DetectedChange(ChangedQuantity.EPOCHS, ended // 3, 16, 2.0, False, ended // 3)] if ended >= 3 else []
 
 
 def test_alarms_are_distinct_changes() -> None:

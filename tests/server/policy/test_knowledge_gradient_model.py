@@ -245,7 +245,7 @@ def test_choice(case: str) -> None:
     assert isinstance(choice, Choice)
     assert choice.batch_size in expected.choices
     changes = [change for change in knowledge_of(case).changes if change.quantity in expected.known.news]
-    assert choice.reason.startswith("; ".join(change.sentence for change in changes))
+    assert choice.reason.startswith("; ".join(change.message for change in changes))
     assert choice.reason.count("no longer count") == len(changes)
     pattern = (
         r"trying it (?:(\d+) times )?is expected to cost (.*), (.*) (more|less) than training with (\d+), .*"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import Moments, Verdict
+from wattwise_server.domain import Moments, SavingsVerdict
 from wattwise_server.policy.savings import (
     EXPLORING_LAUNCHES,
     LEAST_RUNS,
@@ -19,7 +19,7 @@ from wattwise_server.policy.savings import (
     Settling,
     advice,
     boundary,
-    savings,
+    estimate,
     total_verdict,
 )
 
@@ -41,7 +41,7 @@ def _claim(
     sums = {size: Delivered.of(values) for size, values in reached.items()}
     spent = sum(value or 0.0 for values in reached.values() for value in values) + wasted
     in_use = sums[used].mean if used in sums else None
-    return savings(sums, default_batch_size=64, deliveries=deliveries, spent=spent, launches=launches, in_use=in_use)
+    return estimate(sums, default_batch_size=64, deliveries=deliveries, spent=spent, launches=launches, in_use=in_use)
 
 
 def _numbers(found: SavingsEstimate) -> tuple[float, float, float]:
@@ -65,7 +65,7 @@ def test_the_numbers_of_a_job() -> None:
     assert saved == pytest.approx(10 * found.baseline.cautious - 1080.0)
     assert at_least == pytest.approx(10 * found.baseline.least - 1080.0)
     assert balance == pytest.approx(7000 / 3 - 1080.0)
-    assert found.verdict is Verdict.UNCERTAIN
+    assert found.verdict is SavingsVerdict.UNCERTAIN
 
 
 @pytest.mark.parametrize(("runs", "boundary_of_a_sum"), [(1, 3.29696), (2, 4.17710), (10, 8.81404), (100, 30.54913)])
@@ -151,32 +151,32 @@ def test_few_long_runs_of_the_default_never_raise_the_bound() -> None:
 @pytest.mark.parametrize(
     ("reached", "wasted", "verdict"),
     [
-        ({}, 5.0, Verdict.NO_DELIVERY),
-        ({32: [10.0]}, 0.0, Verdict.NO_BASELINE),
-        ({64: [477.0, 477.0], 32: [10.0] * 99}, 0.0, Verdict.NO_BASELINE),
-        ({64: [None, 1.0]}, 0.0, Verdict.NOT_MEASURED),
-        ({64: [None], 32: [None]}, 0.0, Verdict.NOT_MEASURED),
-        ({64: [1.0], 32: [None]}, 0.0, Verdict.NOT_MEASURED),
-        ({64: [0.0, 1.0, 1.0, 1.0]}, 0.0, Verdict.NO_BASELINE),
-        ({64: [0.0] * 3, 32: [0.0]}, 0.0, Verdict.NO_BASELINE),
-        ({64: [100.0] * 3, 32: [0.0] * 9}, 0.0, Verdict.SAVING),
-        ({64: [100.0] * 3, 32: [10.0] * 9}, 0.0, Verdict.SAVING),
-        ({64: [100.0] * 3, 32: [70.0] * 9}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0] * 3, 32: [113.0] * 9}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0] * 3, 32: [114.0] * 9}, 0.0, Verdict.LOSS),
-        ({64: [100.0] * 9}, 50.0, Verdict.LOSS),
-        ({64: [100.0] * 9}, 1e-3, Verdict.LOSS),
-        ({64: [100.0] * 9, 32: [107.0]}, 0.0, Verdict.UNCERTAIN),
-        ({64: [100.0] * 9, 32: [108.0]}, 0.0, Verdict.LOSS),
-        ({64: [0.1] * 3}, 0.0, Verdict.UNCERTAIN),
-        ({64: [0.1, 0.2, 0.7]}, 0.0, Verdict.UNCERTAIN),
+        ({}, 5.0, SavingsVerdict.NO_DELIVERY),
+        ({32: [10.0]}, 0.0, SavingsVerdict.NO_BASELINE),
+        ({64: [477.0, 477.0], 32: [10.0] * 99}, 0.0, SavingsVerdict.NO_BASELINE),
+        ({64: [None, 1.0]}, 0.0, SavingsVerdict.NOT_MEASURED),
+        ({64: [None], 32: [None]}, 0.0, SavingsVerdict.NOT_MEASURED),
+        ({64: [1.0], 32: [None]}, 0.0, SavingsVerdict.NOT_MEASURED),
+        ({64: [0.0, 1.0, 1.0, 1.0]}, 0.0, SavingsVerdict.NO_BASELINE),
+        ({64: [0.0] * 3, 32: [0.0]}, 0.0, SavingsVerdict.NO_BASELINE),
+        ({64: [100.0] * 3, 32: [0.0] * 9}, 0.0, SavingsVerdict.SAVING),
+        ({64: [100.0] * 3, 32: [10.0] * 9}, 0.0, SavingsVerdict.SAVING),
+        ({64: [100.0] * 3, 32: [70.0] * 9}, 0.0, SavingsVerdict.UNCERTAIN),
+        ({64: [100.0] * 3, 32: [113.0] * 9}, 0.0, SavingsVerdict.UNCERTAIN),
+        ({64: [100.0] * 3, 32: [114.0] * 9}, 0.0, SavingsVerdict.LOSS),
+        ({64: [100.0] * 9}, 50.0, SavingsVerdict.LOSS),
+        ({64: [100.0] * 9}, 1e-3, SavingsVerdict.LOSS),
+        ({64: [100.0] * 9, 32: [107.0]}, 0.0, SavingsVerdict.UNCERTAIN),
+        ({64: [100.0] * 9, 32: [108.0]}, 0.0, SavingsVerdict.LOSS),
+        ({64: [0.1] * 3}, 0.0, SavingsVerdict.UNCERTAIN),
+        ({64: [0.1, 0.2, 0.7]}, 0.0, SavingsVerdict.UNCERTAIN),
     ],
 )
-def test_a_claim_has_a_verdict(reached: Reached, wasted: float, verdict: Verdict) -> None:
+def test_a_claim_has_a_verdict(reached: Reached, wasted: float, verdict: SavingsVerdict) -> None:
     """A job that only ran its default has lost nothing, whatever the rounding."""
     found = _claim(reached, wasted)
     assert found.verdict is verdict
-    claims = verdict in {Verdict.SAVING, Verdict.UNCERTAIN, Verdict.LOSS}
+    claims = verdict in {SavingsVerdict.SAVING, SavingsVerdict.UNCERTAIN, SavingsVerdict.LOSS}
     for number in (found.baseline, found.saved, found.at_least, found.lost):
         assert (number is not None) is claims
     assert found.times(2.0).verdict is verdict
@@ -185,12 +185,12 @@ def test_a_claim_has_a_verdict(reached: Reached, wasted: float, verdict: Verdict
 def test_imported_trials_are_evidence_and_no_deliveries() -> None:
     """Ten runs of the default from before the job: they tighten the bound, and nothing was spent on them."""
     sums = {64: Delivered.of([100.0] * 11), 32: Delivered.of([50.0] * 4)}
-    found = savings(sums, default_batch_size=64, deliveries=5, spent=300.0, launches=5)
+    found = estimate(sums, default_batch_size=64, deliveries=5, spent=300.0, launches=5)
     assert found.baseline is not None
     assert found.baseline.runs == 11
     assert found.lost == pytest.approx(-200.0)
     assert found.at_least == pytest.approx(5 * found.baseline.least - 300.0)
-    assert found.verdict is Verdict.SAVING
+    assert found.verdict is SavingsVerdict.SAVING
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_impossible_sums_are_refused(changed: dict[str, Any], fault: str) -> Non
     arguments: dict[str, Any] = {"reached": {}, "default_batch_size": 64, "deliveries": 1, "spent": 1.0, "launches": 1}
     arguments |= changed
     with pytest.raises(ValueError, match=f"^{fault}"):
-        savings(arguments.pop("reached"), **arguments)
+        estimate(arguments.pop("reached"), **arguments)
 
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf])
@@ -229,7 +229,7 @@ def test_a_unit_is_a_finite_factor(factor: float) -> None:
 def test_carbon_of_clean_energy_is_zero() -> None:
     """Energy without emissions saves none of them, which is known."""
     clean = _claim({64: [100.0] * 3, 32: [10.0] * 20}).times(0.0)
-    assert clean.verdict is Verdict.SAVING
+    assert clean.verdict is SavingsVerdict.SAVING
     assert (clean.spent, clean.saved, clean.at_least) == (0.0, 0.0, 0.0)
 
 
@@ -237,25 +237,25 @@ def test_extreme_costs_have_a_claim() -> None:
     """Costs at both ends of what is accepted leave all figures finite."""
     found = _claim({64: [1e100] * 3, 32: [1e-200, 1e100]})
     assert all(map(math.isfinite, _numbers(found)))
-    assert found.verdict is Verdict.UNCERTAIN
+    assert found.verdict is SavingsVerdict.UNCERTAIN
 
 
 def test_what_running_trials_spent_is_no_loss() -> None:
     """It counts against the saving only; what ended trials spent above the default's runs is a loss."""
     sums = {64: Delivered.of([100.0] * 4)}
-    running = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=90.0)
-    assert (running.verdict, running.lost) == (Verdict.UNCERTAIN, 0.0)
-    ended = savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11)
-    assert (ended.verdict, ended.lost) == (Verdict.LOSS, 90.0)
+    running = estimate(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=90.0)
+    assert (running.verdict, running.lost) == (SavingsVerdict.UNCERTAIN, 0.0)
+    ended = estimate(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11)
+    assert (ended.verdict, ended.lost) == (SavingsVerdict.LOSS, 90.0)
     assert running.at_least == ended.at_least
     with pytest.raises(ValueError, match=r"^running"):
-        savings(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=491.0)
+        estimate(sums, default_batch_size=64, deliveries=4, spent=490.0, launches=11, running=491.0)
 
 
 def test_rounding_of_equal_costs_is_no_error() -> None:
     """A database may compute a sum of squared deviations just below 0."""
     sums = {64: Delivered(3, 7.0, Moments(3, math.log(7), -1e-17))}
-    found = savings(sums, default_batch_size=64, deliveries=3, spent=21.0, launches=3)
+    found = estimate(sums, default_batch_size=64, deliveries=3, spent=21.0, launches=3)
     assert found.baseline == _claim({64: [7.0] * 3}).baseline
 
 
@@ -264,7 +264,7 @@ def test_nothing_is_claimed_before_three_runs_of_the_default(runs: int) -> None:
     """One disturbed run would be a saving of nearly everything."""
     reached = {32: [100.0] * 20} | ({64: [477.0] * runs} if runs else {})
     found = _claim(reached)
-    assert found.verdict is Verdict.NO_BASELINE
+    assert found.verdict is SavingsVerdict.NO_BASELINE
     assert (found.baseline, found.saved, found.at_least, found.at_most, found.lost) == (None,) * 5
     assert found.default_mean == (477.0 if runs else None)
 
@@ -275,7 +275,7 @@ def test_one_disturbed_run_among_three_proves_nothing() -> None:
     assert calm.baseline is not None
     assert disturbed.baseline is not None
     assert disturbed.baseline.least < calm.baseline.least
-    assert disturbed.verdict is Verdict.UNCERTAIN
+    assert disturbed.verdict is SavingsVerdict.UNCERTAIN
 
 
 @pytest.mark.parametrize("runs", [1, 3])
@@ -283,10 +283,10 @@ def test_the_first_launches_explore(runs: int) -> None:
     """Up to ten launches there is no loss, whether there is a claim or not; a saving is one from the start."""
     lost = {64: [100.0] * runs, 32: [200.0] * 6}
     exploring, later = (_claim(lost, launches=EXPLORING_LAUNCHES + more) for more in (0, 1))
-    assert exploring.verdict is Verdict.EXPLORING
-    assert later.verdict is (Verdict.NO_BASELINE if runs < LEAST_RUNS else Verdict.LOSS)
+    assert exploring.verdict is SavingsVerdict.EXPLORING
+    assert later.verdict is (SavingsVerdict.NO_BASELINE if runs < LEAST_RUNS else SavingsVerdict.LOSS)
     assert exploring.baseline == later.baseline
-    assert _claim({64: [100.0] * 3, 32: [10.0] * 6}, launches=9).verdict is Verdict.SAVING
+    assert _claim({64: [100.0] * 3, 32: [10.0] * 6}, launches=9).verdict is SavingsVerdict.SAVING
 
 
 @pytest.mark.parametrize("runs", [3, 4, 6])
@@ -296,12 +296,12 @@ def test_what_would_settle_a_claim_settles_it(runs: int) -> None:
     way = _claim({64: default, 32: other}).settling
     assert way is not None
 
-    def verdict(more: int, others: int) -> Verdict:
+    def verdict(more: int, others: int) -> SavingsVerdict:
         return _claim({64: default + [100.0] * more, 32: other + [75.0] * others}).verdict
 
-    assert verdict(*way) is Verdict.SAVING
-    assert way.launches == 0 or verdict(way.runs, way.launches - 1) is not Verdict.SAVING
-    assert way.runs == 0 or verdict(way.runs - 1, way.launches) is not Verdict.SAVING
+    assert verdict(*way) is SavingsVerdict.SAVING
+    assert way.launches == 0 or verdict(way.runs, way.launches - 1) is not SavingsVerdict.SAVING
+    assert way.runs == 0 or verdict(way.runs - 1, way.launches) is not SavingsVerdict.SAVING
 
 
 def test_only_a_way_that_may_show_a_saving_is_named() -> None:
@@ -317,24 +317,24 @@ def test_only_a_way_that_may_show_a_saving_is_named() -> None:
 @pytest.mark.parametrize(
     ("verdicts", "at_least", "at_most", "expected"),
     [
-        ((), None, None, Verdict.NO_DELIVERY),
-        ((Verdict.NO_DELIVERY,), None, None, Verdict.NO_DELIVERY),
-        ((Verdict.NO_DELIVERY, Verdict.EXPLORING), None, None, Verdict.EXPLORING),
-        ((Verdict.EXPLORING,), -3.0, 0.0, Verdict.EXPLORING),
-        ((Verdict.EXPLORING, Verdict.SAVING), 2.0, 5.0, Verdict.SAVING),
-        ((Verdict.NO_BASELINE,), None, None, Verdict.NO_BASELINE),
-        ((Verdict.NO_BASELINE, Verdict.NOT_MEASURED), None, None, Verdict.NO_BASELINE),
-        ((Verdict.NOT_MEASURED,), None, None, Verdict.NOT_MEASURED),
-        ((Verdict.SAVING, Verdict.NO_BASELINE), None, None, Verdict.NOT_MEASURED),
-        ((Verdict.UNCERTAIN,), -1.0, 0.5, Verdict.UNCERTAIN),
-        ((Verdict.UNCERTAIN, Verdict.UNCERTAIN), -1.0, 0.0, Verdict.UNCERTAIN),
-        ((Verdict.LOSS,), -2.0, -1.0, Verdict.LOSS),
-        ((Verdict.LOSS, Verdict.SAVING), -2.0, 1.0, Verdict.UNCERTAIN),
-        ((Verdict.LOSS, Verdict.SAVING), 1.0, 2.0, Verdict.SAVING),
+        ((), None, None, SavingsVerdict.NO_DELIVERY),
+        ((SavingsVerdict.NO_DELIVERY,), None, None, SavingsVerdict.NO_DELIVERY),
+        ((SavingsVerdict.NO_DELIVERY, SavingsVerdict.EXPLORING), None, None, SavingsVerdict.EXPLORING),
+        ((SavingsVerdict.EXPLORING,), -3.0, 0.0, SavingsVerdict.EXPLORING),
+        ((SavingsVerdict.EXPLORING, SavingsVerdict.SAVING), 2.0, 5.0, SavingsVerdict.SAVING),
+        ((SavingsVerdict.NO_BASELINE,), None, None, SavingsVerdict.NO_BASELINE),
+        ((SavingsVerdict.NO_BASELINE, SavingsVerdict.NOT_MEASURED), None, None, SavingsVerdict.NO_BASELINE),
+        ((SavingsVerdict.NOT_MEASURED,), None, None, SavingsVerdict.NOT_MEASURED),
+        ((SavingsVerdict.SAVING, SavingsVerdict.NO_BASELINE), None, None, SavingsVerdict.NOT_MEASURED),
+        ((SavingsVerdict.UNCERTAIN,), -1.0, 0.5, SavingsVerdict.UNCERTAIN),
+        ((SavingsVerdict.UNCERTAIN, SavingsVerdict.UNCERTAIN), -1.0, 0.0, SavingsVerdict.UNCERTAIN),
+        ((SavingsVerdict.LOSS,), -2.0, -1.0, SavingsVerdict.LOSS),
+        ((SavingsVerdict.LOSS, SavingsVerdict.SAVING), -2.0, 1.0, SavingsVerdict.UNCERTAIN),
+        ((SavingsVerdict.LOSS, SavingsVerdict.SAVING), 1.0, 2.0, SavingsVerdict.SAVING),
     ],
 )
 def test_jobs_together_have_a_verdict(
-    verdicts: tuple[Verdict, ...], at_least: float | None, at_most: float | None, expected: Verdict
+    verdicts: tuple[SavingsVerdict, ...], at_least: float | None, at_most: float | None, expected: SavingsVerdict
 ) -> None:
     """That of a single job is its own; sums decide for several."""
     assert total_verdict(verdicts, at_least, at_most) is expected

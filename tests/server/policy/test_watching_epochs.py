@@ -12,7 +12,7 @@ import pytest
 from wattwise.rpc.client import new_id
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import Change, JobSpec, Search
+from wattwise_server.domain import DetectedChange, JobSpec, Search
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
 from wattwise_server.policy.gts import Gts
@@ -50,7 +50,7 @@ class Careful:
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         return Gts().belief(spec, search)
 
-    def changes(self, _search: Search) -> Sequence[Change]:
+    def changes(self, _search: Search) -> Sequence[DetectedChange]:
         return ()
 
 

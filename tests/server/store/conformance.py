@@ -27,12 +27,12 @@ from wattwise_server.domain import (
     MonitorKinds,
     Observation,
     PowerLimitState,
-    PowerProfile,
     PowerSample,
+    ProfileResult,
     PruningGtsRole,
     PruningGtsTrial,
     Trial,
-    TrialKey,
+    TrialId,
     TrialOrigin,
     TrialStatus,
     TrialWarning,
@@ -190,7 +190,7 @@ class StoreConformance(FigureTests):
             target_reached=True,
             observation=1,
             best_known=True,
-            profile=PowerProfile(sample, highest),
+            profile=ProfileResult(sample, highest),
             monitor=mixed,
             other_monitors=(nvml, mixed),
             excluded=True,
@@ -552,7 +552,7 @@ class StoreConformance(FigureTests):
             await self.pass_time(store, 500)
             assert await store.expired_leases() == []
             await self.pass_time(store, 200)
-            assert await store.expired_leases() == [TrialKey("j", trial_number=2)]
+            assert await store.expired_leases() == [TrialId("j", trial_number=2)]
             assert await store.expired_leases() == []
             async with store.transaction("j") as tx:
                 first, second = tx.running()
@@ -575,7 +575,7 @@ class StoreConformance(FigureTests):
             await self.pass_time(store, 3500)
             assert await store.expired_leases() == []
             await self.pass_time(store, 200)
-            assert await store.expired_leases() == [TrialKey("j", trial_number=1)]
+            assert await store.expired_leases() == [TrialId("j", trial_number=1)]
             async with store.transaction("j") as tx:
                 (trial,) = tx.running()
                 assert tx.lease_expired(trial)

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.domain import EndReason, TrialKey
+from wattwise_server.domain import EndReason, TrialId
 from wattwise_server.errors import ServiceError
 from wattwise_server.usecases.report import Report
 
@@ -60,7 +60,7 @@ async def play(site: Site, events: list[Any], *, prune: bool, **fields: Any) -> 
     await site.open()
     await site.optimizer.register(draft(**fields))
     answers: list[object] = []
-    running: list[TrialKey] = []
+    running: list[TrialId] = []
     epochs: dict[int, int] = {}
     for event in events:
         site.now += timedelta(seconds=1)
@@ -79,7 +79,7 @@ async def play(site: Site, events: list[Any], *, prune: bool, **fields: Any) -> 
     return answers
 
 
-async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int, int]) -> object:
+async def act(site: Site, event: Any, running: list[TrialId], epochs: dict[int, int]) -> object:
     """Executes one event; returns the response to the trainer."""
     match event:
         case ("next",):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import EndReason, TrialKey, TrialStatus
+from wattwise_server.domain import EndReason, TrialId, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import cache, queries, rows
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Store, TrialList
@@ -173,9 +173,9 @@ class TestSqliteStore(StoreConformance):
             before = await store.expired_leases()
             with pytest.raises(StorageUnavailableError):
                 await ending
-            assert before == ([] if table == "trials" else [TrialKey("j", trial_number=1)])
+            assert before == ([] if table == "trials" else [TrialId("j", trial_number=1)])
             await self.pass_time(store, 1)
-            assert await store.expired_leases() == [TrialKey("j", trial_number=1)]
+            assert await store.expired_leases() == [TrialId("j", trial_number=1)]
 
     async def test_failed_commit_fails_what_depends_on_it_and_nothing_else(
         self, opener: Opener, tmp_path: Path

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from datetime import datetime
 
 from wattwise_server.clock import Clock, steady_clock
-from wattwise_server.domain import ListedJob, PowerSample, TrialKey
+from wattwise_server.domain import ListedJob, PowerSample, TrialId
 from wattwise_server.store.base import (
     Bucket,
     Day,
@@ -159,7 +159,7 @@ class InTurns:
         """By the next store."""
         await next(self._turns).prune(ended_before)
 
-    async def expired_leases(self) -> Sequence[TrialKey]:
+    async def expired_leases(self) -> Sequence[TrialId]:
         """By the next store."""
         return await next(self._turns).expired_leases()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.domain import Change, HistoryKind, Measurement, Quantity, WarningReason
+from wattwise_server.domain import ChangedQuantity, DetectedChange, HistoryKind, Measurement, WarningReason
 from wattwise_server.policy.knowledge_gradient.evidence import read_changes
 from wattwise_server.policy.savings import LEAST_SPREAD, boundary
 from wattwise_server.store.base import HistoryList, PolicyState
@@ -53,24 +53,24 @@ def needs_attention(job: Recurring) -> bool:
 @pytest.mark.parametrize(
     ("quantity", "factor", "what"),
     [
-        (Quantity.EPOCHS, 2.1, "batch size 64 takes 2.1 times as many epochs; older trials"),
-        (Quantity.EPOCH_COST, 1.023, "an epoch of batch size 64 costs 1.02 times as much; older costs"),
-        (Quantity.EPOCHS, 12.0, "batch size 64 takes 12.0 times as many epochs; older trials"),
-        (Quantity.EPOCHS, 0.484, "batch size 64 takes 0.48 times as many epochs; older trials"),
-        (Quantity.EPOCHS, math.inf, "batch size 64 misses the target; older trials"),
-        (Quantity.EPOCH_COST, 2.0, "an epoch of batch size 64 costs 2.0 times as much; older costs"),
-        (Quantity.EPOCH_COST, 0.5, "an epoch of batch size 64 costs 0.5 times as much; older costs"),
+        (ChangedQuantity.EPOCHS, 2.1, "batch size 64 takes 2.1 times as many epochs; older trials"),
+        (ChangedQuantity.EPOCH_COST, 1.023, "an epoch of batch size 64 costs 1.02 times as much; older costs"),
+        (ChangedQuantity.EPOCHS, 12.0, "batch size 64 takes 12.0 times as many epochs; older trials"),
+        (ChangedQuantity.EPOCHS, 0.484, "batch size 64 takes 0.48 times as many epochs; older trials"),
+        (ChangedQuantity.EPOCHS, math.inf, "batch size 64 misses the target; older trials"),
+        (ChangedQuantity.EPOCH_COST, 2.0, "an epoch of batch size 64 costs 2.0 times as much; older costs"),
+        (ChangedQuantity.EPOCH_COST, 0.5, "an epoch of batch size 64 costs 0.5 times as much; older costs"),
     ],
 )
-def test_change_in_a_sentence(quantity: Quantity, factor: float, what: str) -> None:
+def test_change_in_a_sentence(quantity: ChangedQuantity, factor: float, what: str) -> None:
     """The trial, the batch size, the factor, and what no longer counts."""
-    assert Change(quantity, 51, 64, factor, False, 53).sentence == f"since trial 51, {what} no longer count"
+    assert DetectedChange(quantity, 51, 64, factor, False, 53).message == f"since trial 51, {what} no longer count"
 
 
 def test_change_of_stopped_trials_in_a_sentence() -> None:
     """A factor that is a lower limit is named as one."""
     what = "batch size 64 takes at least 2.1 times as many epochs; older trials no longer count"
-    assert Change(Quantity.EPOCHS, 51, 64, 2.1, True, 53).sentence == f"since trial 51, {what}"
+    assert DetectedChange(ChangedQuantity.EPOCHS, 51, 64, 2.1, True, 53).message == f"since trial 51, {what}"
 
 
 def test_change_is_published(server: WatchedServer) -> None:
@@ -332,11 +332,11 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     await site.open()
     job = await site.administration.job("j")
     (change,) = changes(job)
-    assert (change.quantity, change.since_trial, change.batch_size) == (Quantity.EPOCHS, USUAL + 1, 16)
+    assert (change.quantity, change.since_trial, change.batch_size) == (ChangedQuantity.EPOCHS, USUAL + 1, 16)
     assert change.factor == pytest.approx(3.0, rel=0.1)
-    assert change.since_trial < change.detected_by < job.num_trials
+    assert change.since_trial < change.detected_by_trial < job.num_trials
     (warning,) = job.warnings
-    assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by)
+    assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by_trial)
     (listed,) = await site.store.history(HistoryList(kinds=(HistoryKind.CHANGE_DETECTED,)), (), 9)
-    assert (listed.entry.message, listed.entry.trial_number) == (change.sentence, change.detected_by)
+    assert (listed.entry.message, listed.entry.trial_number) == (change.message, change.detected_by_trial)
     await site.close()

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.domain import EndReason, PruningGtsRole, TrialKey
+from wattwise_server.domain import EndReason, PruningGtsRole, TrialId
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -136,7 +136,7 @@ async def test_heartbeat_by_launch_alone_revives(tmp_path: Path) -> None:
     site.now += timedelta(hours=2)
     await site.optimizer.expire_leases()
     assert (await site.optimizer.lookup("j", "launch")).lost
-    decision = await site.optimizer.heartbeat(TrialKey("j", "launch"))
+    decision = await site.optimizer.heartbeat(TrialId("j", "launch"))
     assert (decision.stop_train, decision.end_reason) == (False, None)
     again = await site.optimizer.lookup("j", "launch")
     assert (again.number, again.lease_expire_time) == (trial.number, site.now + timedelta(hours=1))
@@ -318,7 +318,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         await optimizer.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
-            lost = (await administration.trial(TrialKey(f"j{number}", trial_number=1))).shown.trial
+            lost = (await administration.trial(TrialId(f"j{number}", trial_number=1))).shown.trial
             assert (lost.end_reason, lost.end_time) == (EndReason.LOST, time)
 
 
@@ -332,7 +332,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
     ids=["by its trainer", "by its lease", "with its job"],
 )
 async def test_trial_whose_end_was_not_written_is_lost(
-    tmp_path: Path, written: str, end: Callable[[Site, TrialKey], Awaitable[object]]
+    tmp_path: Path, written: str, end: Callable[[Site, TrialId], Awaitable[object]]
 ) -> None:
     """A trial whose end could not be written loses its lease like any other, without another call for its job."""
     site = Site(tmp_path / "leases.db")
@@ -393,7 +393,7 @@ async def test_leases_go_with_their_job(tmp_path: Path) -> None:
     assert len(site.store._leases) == 1
     site.now += timedelta(hours=2)
     await site.optimizer.expire_leases()
-    assert (await site.administration.trial(TrialKey("j", trial_number=1))).shown.trial.end_reason is EndReason.LOST
+    assert (await site.administration.trial(TrialId("j", trial_number=1))).shown.trial.end_reason is EndReason.LOST
     await site.administration.delete_job("j")
     assert not site.store._leases
     await site.close()

@@ -21,7 +21,7 @@ from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client, new_id
 from wattwise_server.config import Factors
-from wattwise_server.domain import EndReason, Job, Trial, TrialKey
+from wattwise_server.domain import EndReason, Job, Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import convert
@@ -243,9 +243,9 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
     await site.open()
     await site.optimizer.register(site_draft())
     waiting = (await site.optimizer.next_trial("j", new_id())).key
-    looked: list[TrialKey] = []
+    looked: list[TrialId] = []
 
-    async def counted(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
+    async def counted(tx: Transaction, key: TrialId) -> tuple[Job, Trial]:
         looked.append(key)
         return await find_trial(tx, key)
 

@@ -23,7 +23,7 @@ from wattwise_server.domain import (
     PruningGtsRole,
     Search,
     Trial,
-    TrialKey,
+    TrialId,
 )
 from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
 from wattwise_server.policy.knowledge_gradient.evidence import read
@@ -265,7 +265,7 @@ def test_trial_from_before_a_reset_is_excluded(tmp_path: Path) -> None:
                     assert (await site.job()).search == replace(fresh, num_trials=1)
             assert (await site.job()).search.arm(16).num_converged == 3
             assert await site.rebuilt() == (await site.job()).search
-            _, job = await site.control.set_trial_excluded(TrialKey("j", trial_number=1), excluded=False)
+            _, job = await site.control.set_trial_excluded(TrialId("j", trial_number=1), excluded=False)
             assert job.search.arm(16).num_converged == 4
         async with site.opened():
             job = await site.job()
@@ -409,7 +409,7 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
             assert await site.rebuilt() == changed.search
             showing = range(USUAL + 1, changed.num_trials + 1)
             for number in showing:
-                await site.control.set_trial_excluded(TrialKey("j", trial_number=number), excluded=True)
+                await site.control.set_trial_excluded(TrialId("j", trial_number=number), excluded=True)
                 job = await site.job()
                 assert not changes(job)
                 assert not job.warnings
@@ -417,7 +417,7 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
         async with site.opened():
             assert await site.rebuilt() == (await site.job()).search
             for number in showing:
-                await site.control.set_trial_excluded(TrialKey("j", trial_number=number), excluded=False)
+                await site.control.set_trial_excluded(TrialId("j", trial_number=number), excluded=False)
             assert (await site.job()).search == changed.search
             assert (await site.job()).warnings == changed.warnings
             for policy in ("gts", "knowledge_gradient"):

@@ -22,7 +22,7 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from wattwise_server.domain import Change, JobSpec, Moments, Quantity
+from wattwise_server.domain import ChangedQuantity, DetectedChange, JobSpec, Moments
 from wattwise_server.policy.knowledge_gradient.belief import Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import (
@@ -223,7 +223,9 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: in
         window=tuple(each if each.number in numbers else each._replace(epochs=0) for each in knowledge.window),
         epochs_sums=CUSUMS,
     )
-    change = Change(Quantity.EPOCHS, min(numbers), _size(spec, clearest), *_factor(spec, clearest), number)
+    change = DetectedChange(
+        ChangedQuantity.EPOCHS, min(numbers), _size(spec, clearest), *_factor(spec, clearest), number
+    )
     return _recorded(changed, change)
 
 
@@ -263,7 +265,9 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int
     if abs(log_factor) < constants.cost_least:
         return _trimmed(changed)
     factor = math.exp(log_factor)
-    return _recorded(changed, Change(Quantity.EPOCH_COST, min(numbers), _size(spec, clearest), factor, False, number))
+    return _recorded(
+        changed, DetectedChange(ChangedQuantity.EPOCH_COST, min(numbers), _size(spec, clearest), factor, False, number)
+    )
 
 
 def _clearest(kept: Sequence[Watched]) -> Sequence[Watched]:
@@ -276,7 +280,7 @@ def _size(spec: JobSpec, clearest: Sequence[Watched]) -> int:
     return spec.batch_sizes[clearest[0].seen.place]
 
 
-def _recorded(knowledge: Knowledge, change: Change) -> Knowledge:
+def _recorded(knowledge: Knowledge, change: DetectedChange) -> Knowledge:
     """The knowledge with a change, in place of an earlier one of the same quantity."""
     others = tuple(each for each in knowledge.changes if each.quantity is not change.quantity)
     news = tuple(dict.fromkeys((*knowledge.news, change.quantity)))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.domain import Change, Moments, Quantity
+from wattwise_server.domain import ChangedQuantity, DetectedChange, Moments
 from wattwise_server.errors import StateFormatError
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -187,8 +187,8 @@ class Knowledge:
     recent: tuple[Watched, ...] = ()
     epochs_sums: tuple[Cusum, ...] = CUSUMS
     cost_sums: tuple[Cusum, ...] = CUSUMS
-    changes: tuple[Change, ...] = ()
-    news: tuple[Quantity, ...] = ()
+    changes: tuple[DetectedChange, ...] = ()
+    news: tuple[ChangedQuantity, ...] = ()
 
     @cached_property
     def derived(self) -> dict[object, Any]:
@@ -252,13 +252,13 @@ def read(notes: str) -> Knowledge:
     for name in ("epochs_sums", "cost_sums"):
         state[name] = tuple(Cusum(*each) for each in state[name])
     state["changes"] = _changes(state)
-    state["news"] = tuple(map(Quantity, state["news"]))
+    state["news"] = tuple(map(ChangedQuantity, state["news"]))
     for name in ("evidence", "prior"):
         state[name] = tuple(_unflat(row) for row in state[name])
     return Knowledge(**state)
 
 
-def read_changes(notes: str) -> Sequence[Change]:
+def read_changes(notes: str) -> Sequence[DetectedChange]:
     """The changes in a state, without the rest of it and without a place in the cache of states.
 
     Raises:
@@ -282,8 +282,8 @@ def _loaded(notes: str) -> dict[str, Any]:
     return state
 
 
-def _changes(state: dict[str, Any]) -> tuple[Change, ...]:
-    return tuple(Change(Quantity(quantity), *others) for quantity, *others in state["changes"])
+def _changes(state: dict[str, Any]) -> tuple[DetectedChange, ...]:
+    return tuple(DetectedChange(ChangedQuantity(quantity), *others) for quantity, *others in state["changes"])
 
 
 def _flat(known: Evidence) -> list[Any]:

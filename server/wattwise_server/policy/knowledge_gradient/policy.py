@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.domain import Arm, Change, JobSpec, Moments, Search, Stage, Trial, TrialOrigin
+from wattwise_server.domain import Arm, DetectedChange, JobSpec, Moments, Search, Stage, Trial, TrialOrigin
 from wattwise_server.policy.base import (
     ArmBelief,
     Banned,
@@ -87,7 +87,7 @@ class KnowledgeGradient:
         places = np.array([place for place, size in enumerate(spec.batch_sizes) if size in allowed])
         knowledge = read(search.notes)
         place, reason = self._choice(spec, search, knowledge, places)
-        news = [change.sentence for change in knowledge.changes if change.quantity in knowledge.news]
+        news = [change.message for change in knowledge.changes if change.quantity in knowledge.news]
         return Choice(spec.batch_sizes[place], "; ".join((*news, reason)))
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
@@ -143,7 +143,7 @@ class KnowledgeGradient:
             for place, arm in enumerate(search.arms)
         ]
 
-    def changes(self, search: Search) -> Sequence[Change]:
+    def changes(self, search: Search) -> Sequence[DetectedChange]:
         """The newest change of each quantity."""
         return read_changes(search.notes)
 

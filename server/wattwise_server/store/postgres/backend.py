@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from wattwise_server.domain import TrialKey
+from wattwise_server.domain import TrialId
 from wattwise_server.errors import ConflictError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.observability.events import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
@@ -175,11 +175,9 @@ class PostgresStore(CachedStore):
         for cached in self._cache.values():
             cached.outdated = True
 
-    async def expired_leases(self) -> Sequence[TrialKey]:
+    async def expired_leases(self) -> Sequence[TrialId]:
         """Running trials whose lease has expired, which this server is to give up."""
-        return [
-            TrialKey(row["job_id"], trial_number=row["trial_number"]) for row in await self.queries.expired_leases()
-        ]
+        return [TrialId(row["job_id"], trial_number=row["trial_number"]) for row in await self.queries.expired_leases()]
 
     async def prune(self, ended_before: datetime) -> None:
         """Drops measurements of trials that ended before a time, unless another server has just done it."""

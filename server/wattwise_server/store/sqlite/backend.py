@@ -11,7 +11,7 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from wattwise_server.clock import Clock, elapsed_micros
-from wattwise_server.domain import Trial, TrialKey
+from wattwise_server.domain import Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.store.base import ListedTrial, Place, TrialList
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
@@ -117,11 +117,11 @@ class SqliteStore(CachedStore):
         self._leases = [lease for lease in self._leases if lease[2] != key]
         heapq.heapify(self._leases)
 
-    async def expired_leases(self) -> Sequence[TrialKey]:
+    async def expired_leases(self) -> Sequence[TrialId]:
         """Running trials whose lease has expired by now."""
         self._note_pause()
         now = self.clock()
-        found: dict[TrialKey, None] = {}
+        found: dict[TrialId, None] = {}
         again = []
         while self._leases and self._leases[0][0] <= now:
             _, job_id, key, number = heapq.heappop(self._leases)
@@ -131,7 +131,7 @@ class SqliteStore(CachedStore):
             # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
             unreliable = cached is None or cached.failed or cached.job is None or cached.key != key
             if unreliable or (trial and trial.lease_expired(now)):
-                found[TrialKey(job_id, trial_number=number)] = None
+                found[TrialId(job_id, trial_number=number)] = None
                 again.append(later)
             elif trial:
                 self.started(trial, key)

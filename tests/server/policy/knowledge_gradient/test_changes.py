@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise_server.domain import Change, Moments, Quantity, TrialOrigin
+from wattwise_server.domain import ChangedQuantity, DetectedChange, Moments, TrialOrigin
 from wattwise_server.policy.base import Prior
 from wattwise_server.policy.knowledge_gradient.evidence import Knowledge, read
 
@@ -55,7 +55,7 @@ def broken(*affected: int) -> World:
     return lambda size: (None if size in affected else course(size)[0], course(size)[1])
 
 
-def changes_of(job: SimulatedJob) -> dict[Quantity, Change]:
+def changes_of(job: SimulatedJob) -> dict[ChangedQuantity, DetectedChange]:
     """Its changes, by quantity."""
     found = job.policy.changes(job.search)
     assert len({change.quantity for change in found}) == len(found)
@@ -75,7 +75,7 @@ def settled_job(**fields: Any) -> SimulatedJob:
     return job
 
 
-def until_noticed(job: SimulatedJob, world: World, most: int = 10) -> Change:
+def until_noticed(job: SimulatedJob, world: World, most: int = 10) -> DetectedChange:
     """Launches in a world until a change is noticed; returns it."""
     before = job.policy.changes(job.search)
     for _ in range(most):
@@ -93,11 +93,11 @@ def test_change_of_the_epochs(factor: float) -> None:
     """Trials that take more or fewer epochs from some trial on are noticed soon, with their factor."""
     job = settled_job(**UNSTOPPED)
     change = until_noticed(job, scaled(epochs=factor))
-    assert change.quantity is Quantity.EPOCHS
+    assert change.quantity is ChangedQuantity.EPOCHS
     assert change.factor == pytest.approx(factor, rel=0.15)
     assert (change.since_trial, change.batch_size) == (SETTLED + 1, 32)
-    assert change.detected_by == job.trials
-    assert list(changes_of(job)) == [Quantity.EPOCHS]
+    assert change.detected_by_trial == job.trials
+    assert list(changes_of(job)) == [ChangedQuantity.EPOCHS]
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.1, 2.0])
@@ -105,11 +105,11 @@ def test_change_of_the_cost(factor: float) -> None:
     """An epoch that costs more or less from some trial on is noticed soon, with its factor."""
     job = settled_job(**UNSTOPPED)
     change = until_noticed(job, scaled(cost=factor))
-    assert change.quantity is Quantity.EPOCH_COST
+    assert change.quantity is ChangedQuantity.EPOCH_COST
     assert change.factor == pytest.approx(factor, rel=0.01)
     assert (change.since_trial, change.batch_size) == (SETTLED + 1, 32)
-    assert change.detected_by == job.trials
-    assert list(changes_of(job)) == [Quantity.EPOCH_COST]
+    assert change.detected_by_trial == job.trials
+    assert list(changes_of(job)) == [ChangedQuantity.EPOCH_COST]
 
 
 def test_change_to_misses() -> None:
@@ -120,9 +120,9 @@ def test_change_to_misses() -> None:
         trial = job.next()
         job.run(trial, None, course(trial.batch_size)[1], steps=[150])
     (change,) = job.policy.changes(job.search)
-    assert (change.quantity, change.factor, change.since_trial) == (Quantity.EPOCHS, math.inf, SETTLED + 1)
-    assert not change.at_least
-    assert "batch size 32 misses the target;" in change.sentence
+    assert (change.quantity, change.factor, change.since_trial) == (ChangedQuantity.EPOCHS, math.inf, SETTLED + 1)
+    assert not change.factor_is_lower_limit
+    assert "batch size 32 misses the target;" in change.message
     assert not knowledge_of(job).reached.any()
     assert all(bound(job, size) for size in SIZES if size != job.search.min_cost_batch_size)
     assert set(launches(job, broken(*SIZES), 5)) == set(SIZES)
@@ -132,7 +132,7 @@ def test_stopped_trials_show_a_change() -> None:
     """Trials that are stopped because they have come to take three times as many epochs show that, too."""
     job = settled_job(max_epochs=150)
     change = until_noticed(job, scaled(epochs=3))
-    assert (change.quantity, change.since_trial) == (Quantity.EPOCHS, SETTLED + 1)
+    assert (change.quantity, change.since_trial) == (ChangedQuantity.EPOCHS, SETTLED + 1)
     assert set(launches(job, scaled(epochs=3), 30)[-10:]) == {32}
 
 
@@ -140,20 +140,24 @@ def test_stopped_trials_tell_a_lower_limit() -> None:
     """Trials that are stopped at their bound after the epochs have doubled take at least as many, and do not miss."""
     job = settled_job(max_epochs=150)
     change = until_noticed(job, scaled(epochs=2))
-    assert change.at_least
+    assert change.factor_is_lower_limit
     assert 1.2 < change.factor < 2
-    assert f"batch size 32 takes at least {change.factor:.1f} times as many epochs;" in change.sentence
+    assert f"batch size 32 takes at least {change.factor:.1f} times as many epochs;" in change.message
 
 
 def test_some_stopped_trials_leave_the_factor_known() -> None:
     """If fewer than half of the trials were stopped, the one in the upper middle tells the factor."""
     job = settled_job(**UNSTOPPED)
     seen = iter([30, None, 28, 32, None, 29, 31])
-    while Quantity.EPOCHS not in changes_of(job):
+    while ChangedQuantity.EPOCHS not in changes_of(job):
         epochs = next(seen)
         show(job, 32, epochs or 40, reached=epochs is not None)
-    change = changes_of(job)[Quantity.EPOCHS]
-    assert (change.since_trial, change.detected_by, change.at_least) == (SETTLED + 1, SETTLED + 5, False)
+    change = changes_of(job)[ChangedQuantity.EPOCHS]
+    assert (change.since_trial, change.detected_by_trial, change.factor_is_lower_limit) == (
+        SETTLED + 1,
+        SETTLED + 5,
+        False,
+    )
     assert change.factor == pytest.approx(32 / course(32)[0], rel=0.02)
 
 
@@ -163,15 +167,15 @@ def test_both_quantities_change() -> None:
     for _ in range(10):
         launch(job, scaled(epochs=0.4, cost=2.0))
     found = changes_of(job)
-    assert found[Quantity.EPOCHS].factor == pytest.approx(0.4, rel=0.15)
-    assert found[Quantity.EPOCH_COST].factor == pytest.approx(2.0, rel=0.01)
+    assert found[ChangedQuantity.EPOCHS].factor == pytest.approx(0.4, rel=0.15)
+    assert found[ChangedQuantity.EPOCH_COST].factor == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_batch_size_that_changes_alone() -> None:
     """If only the best batch size takes fewer epochs, that is noticed; it stays in use."""
     job = settled_job()
     change = until_noticed(job, scaled(epochs=0.4, affected=(32,)))
-    assert (change.quantity, change.batch_size) == (Quantity.EPOCHS, 32)
+    assert (change.quantity, change.batch_size) == (ChangedQuantity.EPOCHS, 32)
     assert launches(job, scaled(epochs=0.4, affected=(32,)), 20)[-10:] == [32] * 10
 
 
@@ -192,7 +196,7 @@ def test_smaller_batch_sizes_become_better() -> None:
 
     job = settled_job(max_epochs=150)
     assert set(launches(job, world, 40)[-10:]) == {8}
-    assert list(changes_of(job)) == [Quantity.EPOCHS]
+    assert list(changes_of(job)) == [ChangedQuantity.EPOCHS]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -221,7 +225,7 @@ def test_one_unusual_cost_is_no_change(cost: float) -> None:
     """Nor does one cost of an epoch."""
     job = settled_job()
     job.run(job.dispatch(32), 3, cost)
-    assert Quantity.EPOCH_COST not in changes_of(job)
+    assert ChangedQuantity.EPOCH_COST not in changes_of(job)
 
 
 # What still counts
@@ -270,7 +274,7 @@ def test_best_survives_a_higher_cost() -> None:
     job = kg_job(default_batch_size=16)
     assert launches(job, lambda size: usual[size], 20)[-10:] == [128] * 10
     later = launches(job, lambda size: (usual[size][0], 3 * usual[size][1]), 40)
-    assert list(changes_of(job)) == [Quantity.EPOCH_COST]
+    assert list(changes_of(job)) == [ChangedQuantity.EPOCH_COST]
     assert set(later[-10:]) == {128}
 
 
@@ -300,7 +304,7 @@ def test_window_begins_with_the_change(world: World) -> None:
     for _ in range(35):
         for seen in knowledge_of(job).window:
             before = seen.number < change.since_trial
-            counts = seen.epochs > 0 if change.quantity is Quantity.EPOCHS else seen.epoch_cost is not None
+            counts = seen.epochs > 0 if change.quantity is ChangedQuantity.EPOCHS else seen.epoch_cost is not None
             assert not (before and counts)
         launch(job, world)
     assert len(changes_of(job)) == 1
@@ -353,7 +357,7 @@ def test_reason_names_both_changes() -> None:
         job.run(trial, *scaled(epochs=0.4, cost=2.0)(32))
     reason = choice_of(job).reason
     assert reason.count(f"since trial {SETTLED + 1}, ") == 2
-    assert reason.startswith("; ".join(change.sentence for change in job.policy.changes(job.search)))
+    assert reason.startswith("; ".join(change.message for change in job.policy.changes(job.search)))
     job.next()
     assert "since trial" not in choice_of(job).reason
 
@@ -446,7 +450,7 @@ def test_a_second_change_replaces_the_first() -> None:
     second = until_noticed(job, scaled(cost=1.0))
     assert job.policy.changes(job.search) == (second,)
     assert second.factor == pytest.approx(0.5, rel=0.01)
-    assert second.since_trial > first.detected_by
+    assert second.since_trial > first.detected_by_trial
 
 
 @pytest.mark.parametrize("world", [scaled(epochs=3), scaled(epochs=1 / 3), scaled(cost=3.0), scaled(cost=1 / 3)])
@@ -481,7 +485,9 @@ def test_running_trials_of_before_the_change() -> None:
     for trial in running:
         job.run(trial, *late(trial.batch_size))
     assert set(sizes(running)) == {32}
-    change = until_noticed(job, late, 4) if not job.policy.changes(job.search) else changes_of(job)[Quantity.EPOCHS]
+    change = (
+        until_noticed(job, late, 4) if not job.policy.changes(job.search) else changes_of(job)[ChangedQuantity.EPOCHS]
+    )
     assert change.since_trial == running[0].number
 
 
@@ -497,8 +503,8 @@ def test_trials_that_end_in_reverse() -> None:
                 assert bool(job.policy.changes(job.search)) is (len(ended) == 3)
                 ended.append(trial.number)
         (change,) = job.policy.changes(job.search)
-        assert (change.since_trial, change.detected_by) == (min(ended), ended[-1])
-        assert change.since_trial <= change.detected_by
+        assert (change.since_trial, change.detected_by_trial) == (min(ended), ended[-1])
+        assert change.since_trial <= change.detected_by_trial
         kept.append((knowledge_of(job).trials, knowledge_of(job).evidence[2].num_reached))
     assert kept == [(5, 5), (5, 5)]
 
@@ -511,7 +517,7 @@ def test_window_after_trials_that_end_in_reverse() -> None:
     job.run(old, *course(32))
     for trial in running[::-1]:
         job.run(trial, *scaled(epochs=0.3)(32))
-    assert changes_of(job)[Quantity.EPOCHS].since_trial <= running[1].number
+    assert changes_of(job)[ChangedQuantity.EPOCHS].since_trial <= running[1].number
     counted = {seen.number for seen in knowledge_of(job).window if seen.epochs}
     assert counted == {trial.number for trial in running}
 
@@ -527,7 +533,7 @@ def test_a_late_old_trial_after_many_without_a_cost() -> None:
     assert not job.policy.changes(job.search)
     job.run(old, 12, 3 * course(32)[1])
     (change,) = job.policy.changes(job.search)
-    assert (change.quantity, change.detected_by) == (Quantity.EPOCH_COST, old.number)
+    assert (change.quantity, change.detected_by_trial) == (ChangedQuantity.EPOCH_COST, old.number)
     assert change.factor > 1.5
     check_belief(job)
 
@@ -565,7 +571,7 @@ def test_costs_in_doubt_survive_a_window() -> None:
     doubted = None
     for _ in range(20):
         job.run(job.dispatch(32), *scaled(cost=3.0)(32))
-        if Quantity.EPOCH_COST in changes_of(job):
+        if ChangedQuantity.EPOCH_COST in changes_of(job):
             doubted = doubted or knowledge_of(job).evidence[0]
             now = knowledge_of(job).evidence[0]
             assert now.cost_doubt > 0
@@ -585,4 +591,4 @@ def test_one_batch_size_changes(size: int) -> None:
     job = kg_job(batch_sizes=(size,), default_batch_size=size, **UNSTOPPED)
     run_all(job, SETTLED)
     assert until_noticed(job, scaled(epochs=2, affected=(size,))).batch_size == size
-    assert until_noticed(job, scaled(epochs=2, cost=2, affected=(size,))).quantity is Quantity.EPOCH_COST
+    assert until_noticed(job, scaled(epochs=2, cost=2, affected=(size,))).quantity is ChangedQuantity.EPOCH_COST

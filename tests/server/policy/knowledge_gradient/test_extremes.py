@@ -155,7 +155,7 @@ def test_extreme_changes() -> None:
         assert choice_of(job).batch_size in SIZES
         for change in job.policy.changes(job.search):
             assert change.factor > 0
-            assert change.sentence
+            assert change.message
 
 
 @pytest.mark.parametrize("reached", [True, False])

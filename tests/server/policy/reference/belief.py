@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 
 import numpy as np
-from wattwise_server.domain import Change, Quantity
+from wattwise_server.domain import ChangedQuantity, DetectedChange
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation
 
 from tests.server.policy.reference.edges import Edges
@@ -112,8 +112,8 @@ class Known:
     recent: Sequence[Watched] = ()
     epochs_sums: Sequence[Sum] = (Sum(),) * 4
     cost_sums: Sequence[Sum] = (Sum(),) * 4
-    changes: Sequence[Change] = ()
-    news: Sequence[Quantity] = ()
+    changes: Sequence[DetectedChange] = ()
+    news: Sequence[ChangedQuantity] = ()
     window: Sequence[Seen] = ()
 
     def count(self, place: int, *, reached: bool) -> int:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from wattwise_server.domain import Change, Quantity
+from wattwise_server.domain import ChangedQuantity, DetectedChange
 from wattwise_server.policy.knowledge_gradient import Constants
 
 from tests.server.policy.reference.belief import KEPT, Belief, Costs, Known, Seen, Sum, Watched
@@ -201,7 +201,7 @@ def with_epochs_changed(known: Known, count: int, number: int, job: Job) -> Know
             default_due=all(each.seen.place != job.default for each in kept),
             epochs_sums=(Sum(),) * 4,
         ),
-        Change(Quantity.EPOCHS, since, job.sizes[clear[0].seen.place], factor, at_least, number),
+        DetectedChange(ChangedQuantity.EPOCHS, since, job.sizes[clear[0].seen.place], factor, at_least, number),
     )
 
 
@@ -220,10 +220,12 @@ def with_cost_changed(known: Known, count: int, number: int, job: Job, constants
     # A small change is no news.
     if -constants.cost_least < log_factor < constants.cost_least:
         return without_old(after)
-    return with_change(after, Change(Quantity.EPOCH_COST, min(numbers), size, math.exp(log_factor), False, number))
+    return with_change(
+        after, DetectedChange(ChangedQuantity.EPOCH_COST, min(numbers), size, math.exp(log_factor), False, number)
+    )
 
 
-def with_change(known: Known, change: Change) -> Known:
+def with_change(known: Known, change: DetectedChange) -> Known:
     """With a change that the next launch is to be told."""
     changes = [each for each in known.changes if each.quantity is not change.quantity]
     news = [*known.news] if change.quantity in known.news else [*known.news, change.quantity]
