@@ -26,7 +26,7 @@ from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.base import Choice, Exhausted, Policy
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation, KnowledgeGradient
-from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
+from wattwise_server.policy.knowledge_gradient.gaussian_processes import Floats
 from wattwise_server.policy.knowledge_gradient.values import Outlook
 
 from benchmarks.decisions.cases import NOWHERE, Case, Folders, add_options, folders_of
@@ -91,9 +91,7 @@ class _Converging(Outlook):
 class _WithoutMisses(KnowledgeGradient):
     """Compares batch sizes by trials that reach the target."""
 
-    def _outlook(self, spec: JobSpec, search: Search, knowledge: Knowledge) -> Outlook:
-        found = super()._outlook(spec, search, knowledge)
-        return _Converging(spec, search, knowledge, found.belief, found.guides, self.constants)
+    outlook_type = _Converging
 
 
 class _PapersBound(KnowledgeGradient):

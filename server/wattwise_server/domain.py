@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MAX_ID_LENGTH = 200
 HEARTBEATS_PER_LEASE = 3
@@ -325,6 +325,11 @@ class Arm:
     window: tuple[Observation, ...] = ()
     counted: Moments = field(default=Moments())
 
+    @property
+    def available(self) -> bool:
+        """Whether it is neither pruned, excluded nor banned."""
+        return not (self.pruned or self.excluded or self.banned)
+
 
 @dataclass(frozen=True)
 class Search:
@@ -361,14 +366,9 @@ class Search:
     notes: str = ""
 
     @cached_property
-    def derived(self) -> dict[object, Any]:
-        """What a policy has computed from the search, by the policy, so that it is computed once."""
-        return {}
-
-    @cached_property
     def available(self) -> tuple[Arm, ...]:
         """The arms that are neither pruned, excluded nor banned, ascending."""
-        return tuple(arm for arm in self.arms if not (arm.pruned or arm.excluded or arm.banned))
+        return tuple(arm for arm in self.arms if arm.available)
 
     def arm(self, batch_size: int) -> Arm:
         """The arm of one batch size of the job."""

@@ -114,18 +114,25 @@ class ArmBelief(NamedTuple):
     failure_rate: float | None = None
 
 
+class PriorMisses(NamedTuple):
+    """The trials of one batch size that missed the target: how many, and the largest logarithm of their epochs."""
+
+    number: int
+    longest: float
+
+
 class Prior(NamedTuple):
     """What a prior job tells about the epochs of a new one.
 
     Attributes:
         best: The batch size with the least expected cost; None if none reached the target.
         epochs: Natural logarithm of the epochs to the target, by batch size, of the trials that reached it.
-        missed: For each batch size, how many trials missed the target, and the largest logarithm of their epochs.
+        missed: The trials that missed it, by batch size.
     """
 
     best: int | None
     epochs: Mapping[int, Moments]
-    missed: Mapping[int, tuple[int, float]]
+    missed: Mapping[int, PriorMisses]
 
 
 class Policy(Protocol):

@@ -32,12 +32,12 @@ def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
     """
     if spec.beta_knob is None or not search.min_cost or batch_size == search.min_cost_batch_size:
         return None
-    return spec.beta_knob * search.min_cost * relaxed(search)
+    return spec.beta_knob * search.min_cost * relaxation(search.bound_stops)
 
 
-def relaxed(search: Search) -> float:
+def relaxation(bound_stops: int) -> float:
     """The factor of a bound: it doubles with each trial that it stops, after two in a row."""
-    return 2.0 ** min(max(0, search.bound_stops - 1), _MOST_DOUBLINGS)
+    return 2.0 ** min(max(0, bound_stops - 1), _MOST_DOUBLINGS)
 
 
 def missed_floor(spec: JobSpec, min_cost: float) -> float:

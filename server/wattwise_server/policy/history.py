@@ -27,6 +27,7 @@ from wattwise_server.policy.base import (
     Failed,
     Policy,
     Prior,
+    PriorMisses,
     Readmitted,
     Reported,
     Revived,
@@ -80,7 +81,7 @@ def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:
         trials: Its trials; those that did not run to a decision tell nothing.
     """
     epochs: dict[int, Moments] = {}
-    missed: dict[int, tuple[int, float]] = {}
+    missed: dict[int, PriorMisses] = {}
     for trial in trials:
         if trial.observation is None or trial.last is None:
             continue
@@ -88,8 +89,8 @@ def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:
         if trial.target_reached:
             epochs[size] = epochs.get(size, Moments()).add(length)
         else:
-            count, longest = missed.get(size, (0, length))
-            missed[size] = count + 1, max(longest, length)
+            known = missed.get(size, PriorMisses(0, length))
+            missed[size] = PriorMisses(known.number + 1, max(known.longest, length))
     costs = {belief.batch_size: belief.expected_cost for belief in beliefs if belief.expected_cost is not None}
     reached = [size for size in costs if size in epochs]
     return Prior(min(reached, key=costs.__getitem__, default=None), epochs, missed)

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from wattwise_server.domain import Moments
 from wattwise_server.policy.base import Choice
 from wattwise_server.policy.knowledge_gradient import Constants
-from wattwise_server.policy.knowledge_gradient.belief import Belief, model
+from wattwise_server.policy.knowledge_gradient.belief import Belief, belief
 from wattwise_server.policy.knowledge_gradient.changes import Prediction, surprises
 from wattwise_server.policy.knowledge_gradient.edges import edges
-from wattwise_server.policy.knowledge_gradient.evidence import Evidence, Knowledge, read
-from wattwise_server.policy.knowledge_gradient.mixture import Mixture, at
-from wattwise_server.policy.knowledge_gradient.unusual import learned
+from wattwise_server.policy.knowledge_gradient.evidence import Evidence
+from wattwise_server.policy.knowledge_gradient.expectation_propagation import infer
+from wattwise_server.policy.knowledge_gradient.gaussian_processes import Mixture
+from wattwise_server.policy.knowledge_gradient.model import model
+from wattwise_server.policy.knowledge_gradient.state import Knowledge, read
 
 from tests.server.policy.reference import unusual
 from tests.server.policy.reference.changes import Prediction as Expected
@@ -161,7 +163,12 @@ def knowledge_of(case: str) -> Knowledge:
 
 def belief_of(case: str) -> Belief:
     """What it believes."""
-    return model(CASES[case].sizes, C).belief(knowledge_of(case))
+    return belief_from(CASES[case].sizes, knowledge_of(case))
+
+
+def belief_from(sizes: tuple[int, ...], knowledge: Knowledge) -> Belief:
+    """The belief that follows from a state."""
+    return belief(model(sizes, C), knowledge.evidence, knowledge.prior)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -230,7 +237,7 @@ def test_luck_and_changes(case: str) -> None:
             (each.trials, other.count) for each, other in zip(sums, of_formulas, strict=True) if other.value > TAILS
         ]
         assert all(count == other for count, other in rising)
-    assert [each.seen.number for each in found.recent] == [each.seen.number for each in expected.recent]
+    assert [each.result.number for each in found.recent] == [each.seen.number for each in expected.recent]
     assert [change._replace(factor=0) for change in found.changes] == [
         change._replace(factor=0) for change in expected.changes
     ]
@@ -303,9 +310,7 @@ def test_choice_beside_running_trials(case: str) -> None:
 def test_window_that_holds_all_trials(case: str) -> None:
     """A window that is larger than the number of trials changes no belief, whether or not the epochs have changed."""
     job = replace(CASES[case], trials=[*CASES[case].trials, CASES[case].trials[-1]])
-    here, found = (
-        model(job.sizes, C).belief(read(each.job().search.notes)) for each in (job, replace(job, window=500))
-    )
+    here, found = (belief_from(job.sizes, read(each.job().search.notes)) for each in (job, replace(job, window=500)))
     assert found.mean == pytest.approx(here.mean, abs=1e-9)
     assert found.variance == pytest.approx(here.variance, rel=1e-6)
 
@@ -365,7 +370,7 @@ values = st.tuples(st.integers(0, 3), st.floats(0, 6), st.floats(0.01, 2))
 @settings(max_examples=60, deadline=None)
 def test_regression(observed: Sequence[tuple[int, float, float]]) -> None:
     """A mixture after observations has the moments, likelihood and misfit of Gaussians conditioned one by one."""
-    found = SMALL.given(*at(*zip(*observed, strict=True)))
+    found = SMALL.posterior(*zip(*observed, strict=True))
     expected = SMALL_PARTS.given([Observation(*each) for each in observed])
     assert found.mean == pytest.approx(expected.mean, abs=1e-7)
     assert found.cov == pytest.approx(expected.cov, abs=1e-7)
@@ -377,7 +382,7 @@ def test_regression(observed: Sequence[tuple[int, float, float]]) -> None:
 @settings(max_examples=60, deadline=None)
 def test_left_out_is_what_the_others_say(observed: Sequence[tuple[int, float, float]]) -> None:
     """What is left without an observation is the belief that follows from the other ones."""
-    left_out = SMALL.given(*at(*zip(*observed, strict=True)), leave_out=True).left_out
+    left_out = SMALL.posterior(*zip(*observed, strict=True), leave_out=True).left_out
     assert left_out is not None
     for index, (place, _, _) in enumerate(observed):
         others = SMALL_PARTS.given([Observation(*each) for other, each in enumerate(observed) if other != index])
@@ -406,7 +411,7 @@ def test_sites_have_the_moments_of_integrals(
             source.append(Evidence((), tuple(late), earlier=reduce(Moments.add, logs, Moments()), weight=weight))
             row = unusual.Row(place, (), longer, logs, weight=weight)
         rows += [row] if reached or late else []
-    found, expected = learned(SMALL, X, [source], C, weigh=True), unusual.learned(SMALL_PARTS, X.tolist(), rows, C)
+    found, expected = infer(SMALL, X, [source], C, weigh=True), unusual.learned(SMALL_PARTS, X.tolist(), rows, C)
     assert found.fit.mean == pytest.approx(expected.fit.mean, abs=2e-3)
     assert found.fit.cov.diagonal() == pytest.approx(np.diag(expected.fit.cov), rel=5e-3)
     assert found.rates.noise == pytest.approx(expected.rates.noise, rel=2e-3)
@@ -427,7 +432,7 @@ SURE = Constants(noise_weight=1e9, unusual_weight=1e9, reaches_weight=1e9)
 def test_one_trial_teaches_what_bayes_says(epochs: int) -> None:
     """The belief after a single trial that looks unusual has the moments of the exact posterior."""
     one = Mixture(np.zeros((1, 1)), np.ones(1), np.array([[[1.0]]]), np.ones(1), math.log(20))
-    found = learned(one, np.zeros(1), [[Evidence((epochs,))]], SURE)
+    found = infer(one, np.zeros(1), [[Evidence((epochs,))]], SURE)
     noise, e, log = float(found.rates.noise[0]), np.linspace(-10, 20, 100_001), math.log(epochs)
     far = SURE.unusual * SURE.reaches * density(log, e, noise + SURE.unusual_spread**2)
     posterior = density(e, math.log(20), 1.0) * ((1 - SURE.unusual) * density(log, e, noise) + far)
@@ -534,7 +539,7 @@ def test_belief_is_close_to_the_exact_posterior(case: str) -> None:
     """Expectation propagation has nearly the moments of the exact posterior, and the probabilities of edges."""
     trials, of_mean, of_deviation, of_always = POSTERIORS[case]
     evidence = [Evidence(), *trials]
-    found = learned(SMALL, X, [evidence], SURE)
+    found = infer(SMALL, X, [evidence], SURE)
     exact = Exact(evidence, float(found.rates.noise[0]), SURE)
     assert (found.fit.mean - exact.mean) / exact.deviation == pytest.approx(np.zeros(len(X)), abs=of_mean)
     assert np.sqrt(found.fit.cov.diagonal()) / exact.deviation == pytest.approx(np.ones(len(X)), abs=of_deviation)
@@ -569,7 +574,7 @@ def test_likelihood_ratios(error: float, reached: bool, expected: Expected) -> N
 def test_rates_after_a_trial_that_is_surely_unusual() -> None:
     """One unusual trial among ten raises u and w as if their priors were earlier trials."""
     one = Mixture(np.zeros((1, 1)), np.ones(1), np.array([[[1.0]]]), np.ones(1), math.log(20))
-    rates = learned(one, np.zeros(1), [[Evidence((20, 22, 19, 18, 21, 20, 19, 23, 20, 400))]], C).rates
+    rates = infer(one, np.zeros(1), [[Evidence((20, 22, 19, 18, 21, 20, 19, 23, 20, 400))]], C).rates
     # The other nine are a little unusual as well.
     assert rates.unusual == pytest.approx((C.unusual_weight * C.unusual + 1) / (C.unusual_weight + 10), rel=0.15)
     assert rates.reaches == pytest.approx((C.reaches_weight * C.reaches + 1) / (C.reaches_weight + 1), rel=0.05)

@@ -10,7 +10,7 @@ import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import ChangedQuantity, DetectedChange, HistoryKind, Measurement, WarningReason
-from wattwise_server.policy.knowledge_gradient.evidence import read_changes
+from wattwise_server.policy.knowledge_gradient.state import read_changes
 from wattwise_server.policy.savings import LEAST_SPREAD, boundary
 from wattwise_server.store.base import HistoryList, PolicyState
 from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_from

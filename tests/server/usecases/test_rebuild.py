@@ -26,7 +26,7 @@ from wattwise_server.domain import (
     TrialId,
 )
 from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
-from wattwise_server.policy.knowledge_gradient.evidence import read
+from wattwise_server.policy.knowledge_gradient.state import read
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.open import open_sqlite

@@ -19,28 +19,39 @@ trial at one batch size says much about the others:
     misfit  expected variance of d(x), relative to that before any trial: how badly the law fits
 
 B, L and K lie on a grid of knots, and the process has one of several amplitudes, so that the belief is a mixture of
-Gaussians; its first two moments are used (`mixture`, `belief`). A trial that missed the target has one of three
-reasons:
-E was larger; it was unusual (`unusual`); or its batch size always misses (`edges`).
+Gaussians; its first two moments are used. A trial that missed the target has one of three reasons: E was larger; it was
+unusual; or its batch size always misses. With a small batch a training takes about ten epochs, give or take a factor of
+three: that is const. So a job whose first trial takes hundreds of epochs is expected to need fewer with smaller
+batches.
 
     ok    expected cost of a trial that reaches the target, at most its limit
     q     probability that a trial misses the target; r that it crashes
     A     expected cost of a trial:  (1−r)·((1−q)·ok + q·limit) + r·(cost of a crash)
     R     expected cost of a model if only this batch size is used, misses and crashes included:  A / ((1−r)·(1−q))
 
-The best known batch size is the one with the least R among those that have reached the target (`values`). With a small
-batch a training takes about ten epochs, give or take a factor of three: that is const. So a job whose first trial takes
-hundreds of epochs is expected to need fewer with smaller batches.
+The best known batch size is the one with the least R among those that have reached the target.
 
 A trial pays off if its cost now, less what knowing its result is expected to save over the coming deliveries, is less
 than that of the best known batch size: the knowledge gradient (Frazier, Powell and Dayanik, "A Knowledge-Gradient
 Policy for Sequential Information Collection", SIAM J. Control Optim. 47(5), 2008), for correlated beliefs (the same
 authors, INFORMS J. Comput. 21(4), 2009) and with the cost of the trials themselves (Ryzhov, Powell and Frazier, Oper.
-Res. 60(1), 2012). What running trials will teach counts as known (`choice`). A trial is stopped at β times the least
-expected cost of one that reaches the target, a trial of the best batch size once starting again is expected to cost
-less than going on. When results are too surprising in a row, older trials no longer count (`changes`).
+Res. 60(1), 2012). What running trials will teach counts as known.
 
-All is deterministic. The state is `Knowledge`, kept as JSON in `Search.notes` (`evidence`).
+A trial is stopped at β times the least expected cost of one that reaches the target, a trial of the best batch size
+once starting again is expected to cost less than going on. When results are too surprising in a row, older trials no
+longer count. All is deterministic.
+
+The modules, in the order of a paper:
+
+- model: `constants`; `model`, the laws and the processes; `unusual`, the likelihood of a trial; `edges`, the batch
+  sizes that always miss
+- belief: `evidence`, the sufficient statistics of trials; `gaussian_processes` and `expectation_propagation`, the
+  inference; `belief`, its result
+- value of a trial: `values`
+- choice: `choice`
+- stopping: `stopping`
+- changes of the job: `changes`
+- state: `state`, what is kept between two events, as JSON in `Search.notes`; `policy`, what each event adds to it
 """
 
 from wattwise_server.policy.knowledge_gradient.constants import Constants, Deviation

@@ -25,17 +25,15 @@ from typing import NamedTuple
 from wattwise_server.domain import ChangedQuantity, DetectedChange, JobSpec, Moments
 from wattwise_server.policy.knowledge_gradient.belief import Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
-from wattwise_server.policy.knowledge_gradient.evidence import (
+from wattwise_server.policy.knowledge_gradient.evidence import Result, with_results, without_epochs
+from wattwise_server.policy.knowledge_gradient.state import (
     CUSUMS,
+    Comparison,
     Cusum,
     Expected,
     Knowledge,
-    Seen,
-    Watched,
     newest,
     recent,
-    with_seen,
-    without_epochs,
 )
 from wattwise_server.policy.knowledge_gradient.values import Outlook
 
@@ -68,30 +66,32 @@ class Prediction(NamedTuple):
     broken: float
 
 
-def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
+def with_detection(outlook: Outlook, result: Result, after: Knowledge) -> Knowledge:
     """The knowledge after a trial, with the detectors updated; without what no longer counts if one of them fired.
 
     Args:
         outlook: What was known before the trial.
-        seen: The trial.
+        result: The trial.
         after: What is known with the trial, detectors aside.
     """
     spec, before, belief, constants = outlook.spec, outlook.knowledge, outlook.belief, outlook.constants
-    place = seen.place
+    place = result.place
     epochs, cost = _epochs(belief, place, constants), _epoch_cost(belief, place, constants)
-    now = Watched(
-        seen,
+    now = Comparison(
+        result,
         Expected(float(belief.epochs[place]), epochs.variance, epochs.freedom),
         Expected(float(belief.cost[place]), cost.variance, cost.freedom),
     )
     epochs_sums, cost_sums = before.epochs_sums, before.cost_sums
     usual = [_earlier(before, each, now).epochs for each in epochs_sums]
     # Most sums compare with the same spread.
-    found = {each: _ratios(seen.log_epochs, seen.reached, now.epochs, each, epochs, constants) for each in set(usual)}
+    found = {
+        each: _ratios(result.log_epochs, result.reached, now.epochs, each, epochs, constants) for each in set(usual)
+    }
     epochs_sums = _added(epochs_sums, [found[each] for each in usual], constants)
-    if seen.epoch_cost is not None:
+    if result.epoch_cost is not None:
         usual = [_earlier(before, each, now).epoch_cost for each in cost_sums]
-        found = {each: _ratios(seen.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in set(usual)}
+        found = {each: _ratios(result.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in set(usual)}
         cost_sums = _added(cost_sums, [found[each] for each in usual], constants)
     else:
         cost_sums = tuple(each._replace(trials=each.trials + 1) if each.value else each for each in cost_sums)
@@ -99,20 +99,20 @@ def watched(outlook: Outlook, seen: Seen, after: Knowledge) -> Knowledge:
     after = replace(after, epochs_sums=epochs_sums, cost_sums=cost_sums, recent=trials)
     largest = max(epochs_sums)
     if largest.value > constants.threshold:
-        after = _with_new_epochs(spec, after, largest.trials, seen.number)
+        after = _with_new_epochs(spec, after, largest.trials, result.number)
     largest = max(cost_sums)
     if largest.value > constants.cost_threshold:
-        after = _with_new_costs(spec, after, largest.trials, seen.number, constants)
+        after = _with_new_costs(spec, after, largest.trials, result.number, constants)
     return after
 
 
-def _earlier(before: Knowledge, sum_: Cusum, now: Watched) -> Watched:
+def _earlier(before: Knowledge, sum_: Cusum, now: Comparison) -> Comparison:
     """The first trial of the same batch size since a sum was 0; or the one of now.
 
     How much trials differ is taken from it: the newest estimate has already followed a change.
     """
-    place = now.seen.place
-    return next((each for each in newest(before.recent, sum_.trials) if each.seen.place == place), now)
+    place = now.result.place
+    return next((each for each in newest(before.recent, sum_.trials) if each.result.place == place), now)
 
 
 def _epochs(belief: Belief, place: int, constants: Constants) -> Prediction:
@@ -189,7 +189,7 @@ def _above(t: float, freedom: float) -> float:
     return 0.5 * math.erfc(math.copysign(z, t) / math.sqrt(2))
 
 
-def _ratios(  # noqa: PLR0917 - what is seen, what was expected of it, and how
+def _ratios(  # noqa: PLR0917 - the result, what was expected of it, and how
     log: float, reached: bool, now: Expected, usual: Expected, prediction: Prediction, constants: Constants
 ) -> tuple[float, ...]:
     """The surprises beside the newest mean, with the spread that was expected when a sum was last 0."""
@@ -210,16 +210,16 @@ def _added(sums: Sequence[Cusum], found: Sequence[Sequence[float]], constants: C
 def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: int) -> Knowledge:
     """The knowledge after a change of the epochs: only the newest trials tell them, and no prior job."""
     kept = newest(knowledge.recent, count)
-    numbers = {each.seen.number for each in kept}
+    numbers = {each.result.number for each in kept}
     clearest = _clearest(kept)
     default = spec.batch_sizes.index(spec.default_batch_size)
     changed = replace(
         knowledge,
-        evidence=with_seen(without_epochs(knowledge.evidence), [each.seen for each in kept], costs=False),
+        evidence=with_results(without_epochs(knowledge.evidence), [each.result for each in kept], costs=False),
         prior=(),
         first=None,
         trials=len(kept),
-        default_due=all(each.seen.place != default for each in kept),
+        default_due=all(each.result.place != default for each in kept),
         window=tuple(each if each.number in numbers else each._replace(epochs=0) for each in knowledge.window),
         epochs_sums=CUSUMS,
     )
@@ -229,20 +229,20 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: in
     return _recorded(changed, change)
 
 
-def _factor(spec: JobSpec, clearest: Sequence[Watched]) -> tuple[float, bool]:
+def _factor(spec: JobSpec, clearest: Sequence[Comparison]) -> tuple[float, bool]:
     """How many times as many epochs the trials of a batch size take now, and whether they take at least as many.
 
     A trial that missed the target before `max_epochs` was stopped: it tells a lower limit.
     """
-    ordered = sorted(clearest, key=lambda each: each.seen.log_epochs)
+    ordered = sorted(clearest, key=lambda each: each.result.log_epochs)
     middle = ordered[len(ordered) // 2]
-    missed = [each for each in clearest if not each.seen.reached]
-    if 2 * len(missed) > len(clearest) and sum(each.seen.epochs >= spec.max_epochs for each in missed) * 2 > len(
+    missed = [each for each in clearest if not each.result.reached]
+    if 2 * len(missed) > len(clearest) and sum(each.result.epochs >= spec.max_epochs for each in missed) * 2 > len(
         missed
     ):
         return math.inf, False
-    factor = math.exp(middle.seen.log_epochs - clearest[0].epochs.mean)
-    return factor, not middle.seen.reached
+    factor = math.exp(middle.result.log_epochs - clearest[0].epochs.mean)
+    return factor, not middle.result.reached
 
 
 def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int, constants: Constants) -> Knowledge:
@@ -250,16 +250,16 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int
 
     A small change is adopted without a word: the speed of a machine drifts.
     """
-    kept = [each for each in newest(knowledge.recent, count) if each.seen.epoch_cost is not None]
-    numbers = {each.seen.number for each in kept}
+    kept = [each for each in newest(knowledge.recent, count) if each.result.epoch_cost is not None]
+    numbers = {each.result.number for each in kept}
     clearest = _clearest(kept)
-    log_factor = median((each.seen.epoch_cost or 0.0) - clearest[0].epoch_cost.mean for each in clearest)
-    places = {each.seen.place for each in kept}
+    log_factor = median((each.result.epoch_cost or 0.0) - clearest[0].epoch_cost.mean for each in clearest)
+    places = {each.result.place for each in kept}
     earlier = [
-        known._replace(epoch_cost=Moments(), cost_doubt=0.0) if place in places else known.doubted(log_factor)
+        known._replace(epoch_cost=Moments(), cost_doubt=0.0) if place in places else known.with_doubt(log_factor)
         for place, known in enumerate(knowledge.evidence)
     ]
-    fresh = with_seen(earlier, [each.seen for each in kept], epochs=False)
+    fresh = with_results(earlier, [each.result for each in kept], epochs=False)
     window = tuple(each if each.number in numbers else each._replace(epoch_cost=None) for each in knowledge.window)
     changed = replace(knowledge, evidence=fresh, window=window, cost_sums=CUSUMS)
     if abs(log_factor) < constants.cost_least:
@@ -270,14 +270,14 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int
     )
 
 
-def _clearest(kept: Sequence[Watched]) -> Sequence[Watched]:
+def _clearest(kept: Sequence[Comparison]) -> Sequence[Comparison]:
     """The trials of the batch size that has most of them."""
-    place, _ = Counter(each.seen.place for each in kept).most_common(1)[0]
-    return [each for each in kept if each.seen.place == place]
+    place, _ = Counter(each.result.place for each in kept).most_common(1)[0]
+    return [each for each in kept if each.result.place == place]
 
 
-def _size(spec: JobSpec, clearest: Sequence[Watched]) -> int:
-    return spec.batch_sizes[clearest[0].seen.place]
+def _size(spec: JobSpec, clearest: Sequence[Comparison]) -> int:
+    return spec.batch_sizes[clearest[0].result.place]
 
 
 def _recorded(knowledge: Knowledge, change: DetectedChange) -> Knowledge:

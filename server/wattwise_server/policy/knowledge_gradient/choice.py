@@ -15,7 +15,9 @@ from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import failing, tried
 from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
-from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Floats, Knowledge
+from wattwise_server.policy.knowledge_gradient.evidence import KEPT
+from wattwise_server.policy.knowledge_gradient.gaussian_processes import Floats
+from wattwise_server.policy.knowledge_gradient.state import Knowledge
 from wattwise_server.policy.knowledge_gradient.values import Outlook, Values
 
 # Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c, of which the second is small.

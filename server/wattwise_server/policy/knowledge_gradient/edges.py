@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattwise_server.policy.knowledge_gradient.constants import Constants
-from wattwise_server.policy.knowledge_gradient.evidence import Floats
+from wattwise_server.policy.knowledge_gradient.gaussian_processes import Floats
 
 
 class Edges(NamedTuple):

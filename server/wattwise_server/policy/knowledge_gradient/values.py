@@ -1,31 +1,57 @@
-"""What a search leads to: the expected costs of trials and models, the best known batch size, and when trials stop."""
+"""The value of a trial: what trials and models are expected to cost, and the best known batch size."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattwise_server.domain import Arm, JobSpec, Search
-from wattwise_server.policy.cost import relaxed
 from wattwise_server.policy.failures import failing
 from wattwise_server.policy.knowledge_gradient.belief import Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
-from wattwise_server.policy.knowledge_gradient.evidence import Floats, Knowledge
-from wattwise_server.policy.knowledge_gradient.unusual import later, nearly_above
+from wattwise_server.policy.knowledge_gradient.gaussian_processes import Floats
+from wattwise_server.policy.knowledge_gradient.state import Knowledge
+from wattwise_server.policy.knowledge_gradient.unusual import later
 
 _MOST_CERTAIN = 0.9999
 """Largest probability of a miss or a crash: some trial delivers."""
 
-_STOPS = 60
-"""Candidates for the epoch after which a trial is stopped."""
 
-_LATEST_STOP = 50.0
-"""The last of them, as a multiple of the first."""
+class Reliability(NamedTuple):
+    """How the trials of a batch size end, and whether it may be chosen.
+
+    The counts are those of `Arm`, whatever the window: the rules for failures need all trials. They are 0 for a batch
+    size that does not fit into memory, which says nothing about how often the others crash.
+    """
+
+    num_decided: int
+    num_failed: int
+    failed_cost: float
+    available: bool
+    failing: bool
+
+    @classmethod
+    def of(cls, arm: Arm) -> Reliability:
+        """The reliability of an arm."""
+        counts = (0, 0, 0.0) if arm.excluded else (arm.num_decided, arm.num_failed, arm.failed_cost)
+        return cls(*counts, arm.available, failing(arm))
+
+
+class Situation(NamedTuple):
+    """All that an outlook depends on besides what is known: the job, and its batch sizes, ascending."""
+
+    spec: JobSpec
+    arms: tuple[Reliability, ...]
+
+    @classmethod
+    def of(cls, spec: JobSpec, search: Search) -> Situation:
+        """The situation of a search."""
+        return cls(spec, tuple(map(Reliability.of, search.arms)))
 
 
 @dataclass(frozen=True)
@@ -61,32 +87,33 @@ class Values:
         return (1 - self.crash) * (1 - self.miss)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outlook:
     """What a search leads to, whatever is running.
 
     Attributes:
-        spec, search, knowledge, belief: The job.
-        guides: Indices of the batch sizes that set the bound of the others: those that have reached the target and may
-            be chosen.
+        situation, knowledge, belief: The job.
+        guides: Indices of the batch sizes that set the bound of the others; see `guides`.
         constants: The constants.
     """
 
-    spec: JobSpec
-    search: Search
+    situation: Situation
     knowledge: Knowledge
     belief: Belief
     guides: NDArray[np.int64]
     constants: Constants
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job."""
+        return self.situation.spec
 
     @cached_property
     def values(self) -> Values:
         """The values of all batch sizes."""
         belief = self.belief
         ok, miss = self.ends(slice(None), belief.mean, belief.variance + belief.noise, self.always)
-        # A batch size that does not fit into memory says nothing about how often the others crash. Crashes count
-        # whatever the window: the rules for failures need them all.
-        arms = [Arm(arm.batch_size) if arm.excluded else arm for arm in self.search.arms]
+        arms = self.situation.arms
         failed = np.array([float(arm.num_failed) for arm in arms])
         # A batch size without trials is expected to crash as often as the others, after the same share of its cost.
         decided = np.array([float(arm.num_decided) for arm in arms])
@@ -120,7 +147,7 @@ class Outlook:
                 believed.
         """
         log_limit, weight = self.log_limit[places], self.constants.model_weight
-        usual = later(log_limit - mean, spread, self.belief.rates, self.constants, above=nearly_above)
+        usual = later(log_limit - mean, spread, self.belief.rates, self.constants)
         reached, unlucky = self.knowledge.reached[places], self.belief.unlucky[places]
         counted = (unlucky + weight * usual) / (unlucky + reached + weight)
         share = np.where(reached > 0, counted, np.maximum(usual, self.again[places] if again is None else again))
@@ -147,7 +174,7 @@ class Outlook:
             return np.zeros(len(misses.only))
         late = self.log_limit - belief.cost - misses.epochs
         variance = misses.variance + belief.noise + belief.cost_cov.diagonal()
-        return np.where(misses.only, later(late, variance, belief.rates, self.constants, above=nearly_above), 0.0)
+        return np.where(misses.only, later(late, variance, belief.rates, self.constants), 0.0)
 
     @cached_property
     def unlucky_rate(self) -> Floats:
@@ -161,7 +188,7 @@ class Outlook:
         belief = self.belief
         variance = belief.epochs_cov[place, place] + belief.noise[place]
         late = np.array([log_epochs - belief.epochs[place]])
-        slow = float(later(late, variance, belief.rates, self.constants, above=nearly_above)[0])
+        slow = float(later(late, variance, belief.rates, self.constants)[0])
         always = float(belief.edges.always[place])
         return always + (1 - always) * max(slow, float(self.unlucky_rate[place]))
 
@@ -188,7 +215,7 @@ class Outlook:
         One that keeps failing and is due again is the best only if all of those that reached the target do.
         """
         reached = places[self.belief.edges.reached[places]]
-        working = np.array([place for place in reached if not failing(self.search.arms[place])], np.int64)
+        working = np.array([place for place in reached if not self.situation.arms[place].failing], np.int64)
         candidates = working if len(working) else reached
         return int(candidates[np.argmin(self.values.model[candidates])])
 
@@ -197,43 +224,10 @@ class Outlook:
         """The best known batch size, at best one that may be chosen."""
         return self.best_of(self.guides if len(self.guides) else np.flatnonzero(self.knowledge.reached))
 
-    @cached_property
-    def bounds(self) -> Mapping[int, float | None]:
-        """The bound of every batch size; None: its trials have none."""
-        sizes = self.spec.batch_sizes
-        if math.isinf(self.limit):
-            return dict.fromkeys(sizes)
-        factor, restart = relaxed(self.search), self._restart()
-        bounds: dict[int, float | None] = dict.fromkeys(sizes, factor * self.limit)
-        bounds[sizes[self.best]] = None if restart is None else factor * restart
-        return bounds
 
-    def _restart(self) -> float | None:
-        """The cost at which a trial of the best batch size is stopped: starting again is expected to cost less.
-
-        With S(n) the probability that a trial has not reached the target after n epochs and m the expected cost of a
-        new trial, stopping at N costs f(N) = c·ΣS(n) + S(N)·m, summed over n < N. The N with the least f is taken. None
-        if f only falls.
-        """
-        belief, best, constants = self.belief, self.best, self.constants
-        epoch_cost, again = math.exp(belief.cost[best]), float(belief.expected[best])
-        first = float(math.ceil(constants.patience * again / epoch_cost))
-        last = min(max(first, self.spec.max_epochs), _LATEST_STOP * first)
-        epochs = np.unique(np.geomspace(first, last, _STOPS).round())
-        variance = constants.heavy**2 * (belief.epochs_cov[best, best] + belief.noise[best])
-        late = np.log(epochs + 0.5) - belief.epochs[best]
-        alive = later(late, np.full(len(late), variance), belief.rates, constants, above=nearly_above)
-        spent = epoch_cost * np.concatenate([[0.0], np.cumsum(alive[:-1] * np.diff(epochs))])
-        stop = epochs[np.argmin(spent + alive * again)]
-        return float((stop + 0.5) * epoch_cost) if stop < last else None
-
-
-def guides(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:
+def guides(situation: Situation, knowledge: Knowledge) -> NDArray[np.int64]:
     """The indices of the batch sizes that have reached the target and may be chosen; at best without failing ones."""
-    reached = [
-        place
-        for place, arm in enumerate(search.arms)
-        if knowledge.reached[place] and not (arm.pruned or arm.excluded or arm.banned)
-    ]
-    working = [place for place in reached if not failing(search.arms[place])]
+    arms = situation.arms
+    reached = [place for place in np.flatnonzero(knowledge.reached).tolist() if arms[place].available]
+    working = [place for place in reached if not arms[place].failing]
     return np.array(working or reached, np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from wattwise_server.domain import ChangedQuantity, DetectedChange, Moments, TrialOrigin
 from wattwise_server.policy.base import Prior
-from wattwise_server.policy.knowledge_gradient.evidence import Knowledge, read
+from wattwise_server.policy.knowledge_gradient.state import Knowledge, read
 
 from tests.server.policy.knowledge_gradient.jobs import (
     ERROR,

@@ -16,7 +16,7 @@ from wattwise_server.domain import (
     Moments,
     Trial,
 )
-from wattwise_server.policy.base import Choice, Exhausted, Prior
+from wattwise_server.policy.base import Choice, Exhausted, Prior, PriorMisses
 from wattwise_server.policy.failures import choosable
 
 from tests.server.policy.knowledge_gradient.jobs import (
@@ -197,7 +197,7 @@ TOLD = st.tuples(
         st.floats(0, 21),
         st.floats(0, 100),
     ),
-    st.tuples(st.sampled_from([0, 1, 5, 10**6]), st.floats(0, 21)),
+    st.builds(PriorMisses, st.sampled_from([0, 1, 5, 10**6]), st.floats(0, 21)),
 )
 """What a prior job tells about the batch size at this place."""
 
@@ -225,7 +225,7 @@ def test_any_events(
     priors = []
     for place, reached, missed in told:
         size = listed[place % len(listed)]
-        priors.append(Prior(size if reached.count else None, {size: reached}, {size: missed} if missed[0] else {}))
+        priors.append(Prior(size if reached.count else None, {size: reached}, {size: missed} if missed.number else {}))
     job.search = POLICY.register(job.spec, priors)
     running: list[Trial] = []
     resumable: list[Trial] = []

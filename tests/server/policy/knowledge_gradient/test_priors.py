@@ -10,10 +10,11 @@ from wattwise_server.domain import (
     EndReason,
     Moments,
 )
-from wattwise_server.policy.base import Choice, Prior
+from wattwise_server.policy.base import Choice, Prior, PriorMisses
 from wattwise_server.policy.knowledge_gradient import Constants
-from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, model
-from wattwise_server.policy.knowledge_gradient.evidence import read
+from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, belief
+from wattwise_server.policy.knowledge_gradient.model import model
+from wattwise_server.policy.knowledge_gradient.state import read
 
 from tests.server.policy.knowledge_gradient.jobs import (
     ERROR,
@@ -73,7 +74,7 @@ def test_priors_add_up() -> None:
 def test_prior_that_knows_a_batch_size_not_adds_nothing() -> None:
     """Of two prior jobs only one tells something: the belief is that of a job that names only this one."""
     jobs = [kg_job(), kg_job()]
-    missed = Prior(None, {}, {8: (2, 0.0)})
+    missed = Prior(None, {}, {8: PriorMisses(2, 0.0)})
     for job, priors in zip(jobs, ([missed], [missed, Prior(None, {}, {})]), strict=True):
         job.search = POLICY.register(job.spec, priors)
         show(job, 32, 20)
@@ -91,7 +92,7 @@ def test_default_has_no_right_of_its_own_without_a_prior() -> None:
 def test_prior_without_a_success_starts_at_the_default() -> None:
     """A prior whose trials all missed names no batch size; what it says about the epochs is used."""
     job = kg_job()
-    missed = dict.fromkeys((8, 16), (2, math.log(100)))
+    missed = dict.fromkeys((8, 16), PriorMisses(2, math.log(100)))
     job.search = POLICY.register(job.spec, [Prior(None, {}, missed)])
     assert job.next().batch_size == 32
     other = kg_job()
@@ -141,7 +142,7 @@ def test_default_that_may_not_be_chosen_is_not_tried() -> None:
 def missed_prior(*missed: int) -> SimulatedJob:
     """A job with a prior in which these batch sizes missed the target twice, after 40 epochs, and none reached it."""
     job = kg_job()
-    job.search = POLICY.register(job.spec, [Prior(None, {}, dict.fromkeys(missed, (2, math.log(40))))])
+    job.search = POLICY.register(job.spec, [Prior(None, {}, dict.fromkeys(missed, PriorMisses(2, math.log(40))))])
     return job
 
 
@@ -174,7 +175,7 @@ def test_what_also_reached_the_target_in_a_prior_is_no_miss() -> None:
     """A batch size with misses in the prior has its usual turn if it reached the target there as well."""
     job = kg_job()
     reached = Moments(1, math.log(20))
-    job.search = POLICY.register(job.spec, [Prior(32, {16: reached, 32: reached}, {16: (2, math.log(40))})])
+    job.search = POLICY.register(job.spec, [Prior(32, {16: reached, 32: reached}, {16: PriorMisses(2, math.log(40))})])
     assert [job.run(job.next(), None, 100.0).batch_size for _ in range(5)] == [32, 16, 64, 8, 128]
 
 
@@ -182,7 +183,7 @@ def test_unusual_trials_of_a_prior_do_not_freeze_the_search() -> None:
     """A batch size that missed once in the prior, between two that reached the target, is still used if it is best."""
     job = kg_job()
     reached = {size: Moments(3, math.log(each), 0.01) for size, each in ((16, 12), (64, 12))}
-    job.search = POLICY.register(job.spec, [Prior(16, reached, {32: (1, math.log(40))})])
+    job.search = POLICY.register(job.spec, [Prior(16, reached, {32: PriorMisses(1, math.log(40))})])
     epochs = {8: 30, 16: 12, 32: 6, 64: 12, 128: 30}
     trials = [job.run(trial, epochs[trial.batch_size], 100.0) for trial in (job.next() for _ in range(40))]
     assert {trial.batch_size for trial in trials[-10:]} == {32}
@@ -209,4 +210,5 @@ def test_prior_that_contradicts_two_batch_sizes_is_not_trusted() -> None:
 
 def trust_of(job: SimulatedJob) -> float:
     """Probability that the prior jobs tell the epochs."""
-    return model(SIZES, Constants()).belief(read(job.search.notes)).prior_trust
+    known = read(job.search.notes)
+    return belief(model(SIZES, Constants()), known.evidence, known.prior).prior_trust

@@ -19,16 +19,8 @@ from wattwise_server.domain import (
 )
 from wattwise_server.policy.base import Banned, Choice, Dispatched, Event
 from wattwise_server.policy.history import observe
-from wattwise_server.policy.knowledge_gradient.evidence import (
-    KEPT,
-    Cusum,
-    Evidence,
-    Expected,
-    Seen,
-    Watched,
-    read,
-    recent,
-)
+from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Evidence, Result
+from wattwise_server.policy.knowledge_gradient.state import Comparison, Cusum, Expected, read, recent
 
 from tests.server.policy.knowledge_gradient.jobs import (
     POLICY,
@@ -144,7 +136,7 @@ def test_an_unusual_trial_that_is_not_kept_is_moved_closer(unusual: int) -> None
 def test_trials_that_are_watched_are_few() -> None:
     """Of the trials since a detector was last at 0, the newest are kept; of the others, none."""
     trials = [
-        Watched(Seen(number, 0, 10, 0.0, reached=True), Expected(2.3, 0.1, 8.0), Expected(0.0, 0.1, 8.0))
+        Comparison(Result(number, 0, 10, 0.0, reached=True), Expected(2.3, 0.1, 8.0), Expected(0.0, 0.1, 8.0))
         for number in range(1, 201)
     ]
     kept = recent(trials, [Cusum(), Cusum(1.0, 200), Cusum(1.0, 11)])

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import pytest
 from wattwise_server.domain import Moments, Trial
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
-from wattwise_server.policy.knowledge_gradient.belief import model
-from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Evidence, Knowledge
+from wattwise_server.policy.knowledge_gradient.belief import belief
+from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Evidence
+from wattwise_server.policy.knowledge_gradient.model import model
 from wattwise_server.policy.knowledge_gradient.unusual import Rates
 
 from tests.server.policy.knowledge_gradient.jobs import (
@@ -249,7 +250,7 @@ def test_misses_of_a_batch_size_that_always_misses_leave_others_usual() -> None:
 
 def rates_of(known: Sequence[Evidence]) -> Rates:
     """How the trials of a job differ, at 32 and larger batch sizes."""
-    return model((32, 64, 128), USUAL).belief(Knowledge((*known, *[Evidence()] * (3 - len(known))))).rates
+    return belief(model((32, 64, 128), USUAL), (*known, *[Evidence()] * (3 - len(known))), ()).rates
 
 
 def test_misses_in_a_row_lead_to_the_default() -> None:

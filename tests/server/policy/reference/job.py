@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 from wattwise_server.domain import EndReason, Measurement, Moments, Trial
-from wattwise_server.policy.base import Prior
+from wattwise_server.policy.base import Prior, PriorMisses
 from wattwise_server.policy.knowledge_gradient import Constants
 
 from tests.server.policy.reference.belief import KEPT, LEAST_TRUST, Belief, Costs, Known, Seen
@@ -112,7 +112,11 @@ class Reference:
             for told in self.told:
                 for epochs in told.reached:
                     reached[told.size] = reached[told.size].add(math.log(epochs))
-            missed = {told.size: (len(told.missed), math.log(max(told.missed))) for told in self.told if told.missed}
+            missed = {
+                told.size: PriorMisses(len(told.missed), math.log(max(told.missed)))
+                for told in self.told
+                if told.missed
+            }
             job.search = job.policy.register(job.spec, [Prior(self.best_told, reached, missed)])
         first = len(self.trials) - self.at_once
         together = list[Trial]()

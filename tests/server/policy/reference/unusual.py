@@ -98,7 +98,7 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Misses:
-    """What the misses of batch sizes say; see `wattwise_server.policy.knowledge_gradient.unusual.Misses`."""
+    """What the misses of batch sizes say; see `Misses` of the policy."""
 
     logs: Floats
     only: Sequence[bool]
@@ -144,7 +144,7 @@ class Refined(NamedTuple):
 
 @dataclass(frozen=True)
 class Learned:
-    """What trials say; see `wattwise_server.policy.knowledge_gradient.unusual.Learned`."""
+    """What trials say; see `wattwise_server.policy.knowledge_gradient.expectation_propagation.Inference`."""
 
     fit: Mixture
     rates: Rates

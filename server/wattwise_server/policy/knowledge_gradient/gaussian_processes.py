@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattwise_server.policy.knowledge_gradient.evidence import Floats
+Floats: TypeAlias = NDArray[np.float64]
 
 
 class LeftOut(NamedTuple):
@@ -53,18 +53,26 @@ class Mixture(NamedTuple):
     amplitudes: Floats
     center: float | None = None
 
-    def given(self, places: NDArray[np.int64], observed: Floats, variances: Floats, *, leave_out: bool = False) -> Fit:
+    def posterior(
+        self,
+        places: NDArray[np.int64] | Sequence[int],
+        observations: Floats | Sequence[float],
+        variances: Floats | Sequence[float],
+        *,
+        leave_out: bool = False,
+    ) -> Fit:
         """Regression (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1).
 
         The weight of a curve and a kernel is their prior weight times their likelihood.
 
         Args:
             places: The indices of the observed batch sizes (m,); one may occur several times.
-            observed: The observations (m,).
+            observations: The observations (m,).
             variances: Their variances (m,).
             leave_out: Whether to compute `Fit.left_out`.
         """
-        curves, kernels = self.curves, self.kernels
+        curves, kernels, places = self.curves, self.kernels, np.asarray(places, np.int64)
+        observed, variances = np.asarray(observations, float), np.asarray(variances, float)
         center = float(observed.sum()) / max(1, len(observed)) if self.center is None else self.center
         factors = np.linalg.cholesky(kernels[:, places[:, None], places] + np.diag(variances))
         # (k, m, m): the lower triangular factors are small, and used several times.
@@ -105,10 +113,3 @@ def _left_out(inverse: Floats, whitened: Floats, logs: Floats, observed: Floats,
     error = np.einsum("kmh,kmh->m", shares, errors)
     spread = np.einsum("kmh,kmh->m", shares, 1 / precisions + squares) - error**2
     return LeftOut(observed - error, np.maximum(spread - variances, 1e-6))
-
-
-def at(
-    places: Sequence[int], observed: Sequence[float], variances: Sequence[float]
-) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """The arguments of `Mixture.given` as arrays."""
-    return np.array(places, np.int64), np.array(observed, float), np.array(variances, float)
