@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from wattwise import v1
-from wattwise_server.store.copying import TABLES
 from wattwise_server.store.postgres.connecting import Connector
 from wattwise_server.store.postgres.copying import PostgresCopy
 from wattwise_server.store.sqlite.copying import open_target
+from wattwise_server.store.tables import TABLES
 
 from tests.faults.audit import check_file, check_replay
 from tests.faults.ledger import JobBook, Ledger, SentReport, TrialBook
@@ -221,7 +221,7 @@ async def _copy(url: str, path: Path) -> None:
             open_target(f"sqlite:///{path}") as target,
         ):
             source = PostgresCopy(url, connection)
-            for table in TABLES:
+            for table in (each.name for each in TABLES):
                 columns = sorted(await source.columns(table))
                 async for rows in source.rows(table, columns):
                     await target.write(table, columns, rows)

@@ -116,7 +116,7 @@ class Trouble:
         """Ends the connections on which commits are under way."""
         ended = 0
         while ended < 3:
-            ended += self._postgres.terminate_backends("state = 'active' AND query LIKE 'SELECT save_1(%'")
+            ended += self._postgres.terminate_backends("state = 'active' AND query LIKE 'SELECT pg_temp.save(%'")
 
     def _suspend_a_server(self) -> None:
         with self._cluster.suspended(self._random.choice(self._cluster.servers)):

@@ -91,7 +91,7 @@ def test_commits_are_interrupted(cluster: Cluster, postgres: PostgresServer) -> 
     ended, wanted = 0, number(60, short=10)
     with load.running():
         while ended < wanted:
-            here = postgres.terminate_backends("state = 'active' AND query LIKE 'SELECT save_1(%'")
+            here = postgres.terminate_backends("state = 'active' AND query LIKE 'SELECT pg_temp.save(%'")
             ended += here
             if here and ended % 5 == 0:
                 audit(cluster, load, rng)

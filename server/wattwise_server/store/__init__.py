@@ -1,8 +1,9 @@
-"""Where jobs, trials and measurements are kept.
+"""The storage of jobs, trials and measurements.
 
 - `base`: the contract, in prose
-- `open`: from a database's URL to a store; `backup` copies a database and puts it back
-- `sqlite`: the contract on one file with one owner; `writer` commits in groups through `connection`
-- `queries`: all reads; `rows` knows the columns, `migrate` the schema's versions
-- `retention`: old measurements; `subscriptions`: changes of jobs and trials
+- `tables`: each table once; `columns`: how values are stored in columns; `rows` reads values, `changes` writes them
+- `cache`: the transactions of both databases; `writer` commits their changes in groups
+- `queries`: all reads; `lists` and `aggregates` are the SQL of lists and of sums
+- `sqlite`, `postgres`: what differs; `open` leads from a URL to a store
+- `copying`, `retention`, `subscriptions`: copies of a database, old measurements, changes of jobs and trials
 """

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from wattwise_server.domain import EndReason, Moments, TrialOrigin, Usage
 from wattwise_server.store.base import Bucket, Day, DeliveryLogs, JobVersion, TrialGroup
-from wattwise_server.store.rows import FAILED, Row, from_micros
+from wattwise_server.store.columns import Row, from_micros
+from wattwise_server.store.rows import FAILED
 
 _OWN = "(t.origin != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"

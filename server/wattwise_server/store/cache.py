@@ -1,7 +1,7 @@
 """What all backends share: a cache of jobs in front of a group writer.
 
 Jobs in use and their running trials are in memory, as they will be once everything submitted is durable. A transaction
-reads and changes the cached job under its lock, hands its statements to the writer, releases the lock and only then
+reads and changes the cached job under its lock, hands its changes to the writer, releases the lock and only then
 waits for the commit, so that the next transaction of the job can share it. When a commit fails, the cached job is
 dropped and read again, and every transaction that used it is refused.
 
@@ -38,7 +38,7 @@ from wattwise_server.domain import (
     TrialId,
 )
 from wattwise_server.errors import ConflictError, ServiceError
-from wattwise_server.store import rows
+from wattwise_server.store import changes
 from wattwise_server.store.base import (
     Bucket,
     Day,
@@ -55,8 +55,9 @@ from wattwise_server.store.base import (
     TrialGroup,
     TrialList,
 )
+from wattwise_server.store.changes import Change, KeepMeasurements, PruneEvents
+from wattwise_server.store.columns import to_micros
 from wattwise_server.store.queries import Queries, readable
-from wattwise_server.store.statements import Statement
 from wattwise_server.store.subscriptions import REPORTS, JobsSubscription, Subscription, Subscriptions, Topic
 from wattwise_server.store.writer import Submission, Writer, failure_of
 
@@ -69,6 +70,7 @@ _DROPPED_AT_ONCE = 4
 _MOST_CHECKSUMS = 500
 """Trials of a job whose launch ids are remembered as checksums, so that a new one is known to be new."""
 
+_EVENTS_AT_ONCE = 500
 _FORGET_PAUSE_SECONDS = 0.05
 
 _CACHED_ENDED_TRIALS = 4
@@ -209,11 +211,11 @@ class CachedStore(ABC):
     def check_calls(self) -> None:  # noqa: B027 - a hook
         """Refuses a call whose answer could be lost, although all that it needs may be in memory."""
 
-    def with_leases(self, tx: CachedTransaction) -> Sequence[Statement]:
+    def with_leases(self, tx: CachedTransaction) -> Sequence[Change]:
         """What a transaction writes, with what keeps its trials' leases."""
-        return tx.statements
+        return tx.changes
 
-    def checks(self, tx: CachedTransaction) -> Sequence[Statement]:  # noqa: ARG002 - a hook
+    def checks(self, tx: CachedTransaction) -> Sequence[Change]:  # noqa: ARG002 - a hook
         """What has to hold when a transaction that writes nothing is committed."""
         return ()
 
@@ -275,8 +277,8 @@ class CachedStore(ABC):
             raise failure_of(cached)
         for trial in tx.apply():
             self.started(trial, tx.key)
-        if statements := self.with_leases(tx):
-            cached.submitted = self._writer.submit(cached, statements, partial(self._publish, cached, tx))
+        if written := self.with_leases(tx):
+            cached.submitted = self._writer.submit(cached, written, partial(self._publish, cached, tx))
         else:
             self.submit_check(cached, tx)
 
@@ -383,11 +385,11 @@ class CachedStore(ABC):
     async def forget_history(self, before: datetime) -> None:
         """Deletes old entries of the history."""
         while await self.queries.has_history(before):
-            await self._forget_history(before)
+            await self._prune_events(PruneEvents(to_micros(before), _EVENTS_AT_ONCE))
             await asyncio.sleep(_FORGET_PAUSE_SECONDS)
 
     @abstractmethod
-    async def _forget_history(self, before: datetime) -> None:
+    async def _prune_events(self, todo: PruneEvents) -> None:
         """Deletes some of them, in one commit."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
@@ -409,16 +411,16 @@ class CachedTransaction:
     __slots__ = (
         "cached",
         "callbacks",
-        "changed",
+        "changes",
         "deleted",
         "expired",
         "job",
         "job_id",
         "kept",
         "key",
-        "statements",
         "store",
         "topics",
+        "trials",
     )
     cached: CachedJob
     job: Job | None
@@ -428,10 +430,11 @@ class CachedTransaction:
         self.store = store
         self.job_id = job_id
         self.deleted = False
-        self.changed: dict[int, Trial] = {}
+        # The trials that the block has changed.
+        self.trials: dict[int, Trial] = {}
         # Trials of which the block learned that their lease has expired.
         self.expired: list[int] = []
-        self.statements: list[Statement] = []
+        self.changes: list[Change] = []
         self.topics: set[Topic] = set()
         self.callbacks: list[Callable[[], None]] = []
         # What the block holds until its changes are durable.
@@ -487,10 +490,9 @@ class CachedTransaction:
         """Creates the job, or saves what changed."""
         if self.job is None:
             self.key = self.store.new_key(self.cached)
-            saved = rows.insert_job(self.key, job)
+            self.changes += changes.insert_job(self.key, job)
         else:
-            saved = rows.update_job(self.key, self.job, job)
-        self.statements += saved
+            self.changes += changes.update_job(self.key, self.job, job)
         self.job = job
         self.topics.add((self.job_id, None))
 
@@ -503,7 +505,7 @@ class CachedTransaction:
         running = self.running()
         for trial in running:
             self.topics.add((self.job_id, trial.number))
-        self.statements += rows.delete_job(self.job_id, self.key, self.store.clock())
+        self.changes.append(changes.delete_job(self.key, self.job_id, self.store.clock()))
         self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True
         return running
@@ -515,18 +517,18 @@ class CachedTransaction:
 
     def running(self) -> Sequence[Trial]:
         """The running trials by number."""
-        latest = self.cached.running | self.changed
+        latest = self.cached.running | self.trials
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 
     def running_trial(self, number: int) -> Trial | None:
         """The trial of this number if it is running."""
-        trial = self.changed.get(number) or self.cached.running.get(number)
+        trial = self.trials.get(number) or self.cached.running.get(number)
         return trial if trial and trial.running else None
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
         cached = self.cached
-        known = self.changed.get(number) or cached.running.get(number) or cached.ended.get(number)
+        known = self.trials.get(number) or cached.running.get(number) or cached.ended.get(number)
         if known is not None:
             return known
         if self.job is None or number > self.job.num_trials:
@@ -550,7 +552,7 @@ class CachedTransaction:
         """The trial of this launch."""
         cached, queries = self.cached, self.store.queries
         if known := cached.launches.get(launch_id):
-            return self.changed.get(known, cached.running[known])
+            return self.trials.get(known, cached.running[known])
         if self.job is None or not self.job.num_trials:
             return None
         if cached.checksums is not None and _checksum(launch_id) not in cached.checksums:
@@ -560,7 +562,7 @@ class CachedTransaction:
             cached.checksums = array("I", map(_checksum, await queries.launch_ids(self.key)))
         cached.asked = True
         found = await queries.trial_of_launch(self.job_id, self.key, launch_id)
-        return self.changed.get(found.number, found) if found else None
+        return self.trials.get(found.number, found) if found else None
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
         """Whether a launch was deleted with its job."""
@@ -583,17 +585,17 @@ class CachedTransaction:
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed."""
-        self.statements.append(rows.save_trial(self.key, trial))
-        self.changed[trial.number] = trial
+        self.changes.append(changes.save_trial(self.key, trial))
+        self.trials[trial.number] = trial
         self.topics.add((self.job_id, trial.number))
 
     def add_launch(self, trial: Trial) -> None:
         """Saves what is known of the launch of a new trial."""
-        self.statements.append(rows.add_launch(self.key, trial))
+        self.changes.append(changes.add_launch(self.key, trial))
 
     def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
         """Saves the samples of a trial's profile."""
-        self.statements.append(rows.save_samples(self.key, trial.number, samples))
+        self.changes.append(changes.save_samples(self.key, trial, samples))
 
     async def samples(self, number: int) -> Sequence[PowerSample]:
         """The samples of a trial's profile."""
@@ -602,26 +604,26 @@ class CachedTransaction:
 
     def add_history(self, entry: HistoryEntry) -> None:
         """Adds an entry to the history."""
-        self.statements.append(rows.add_history(entry))
+        self.changes.append(changes.add_event(entry))
 
     def add_measurement(self, trial: Trial) -> None:
         """Keeps `trial.last`."""
         if trial.last is not None:
-            self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
-        self.changed[trial.number] = trial
+            self.changes.append(changes.add_measurement(self.key, trial.number, trial.last))
+        self.trials[trial.number] = trial
         self.topics.add((self.job_id, REPORTS))
 
     def keep_measurements(self, trial: Trial, newest: int) -> None:
         """Drops all but a trial's newest measurements."""
-        self.statements.append(rows.keep_measurements(self.key, trial.number, newest))
+        self.changes.append(KeepMeasurements(self.key, trial.number, newest))
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease."""
-        self.changed[trial.number] = trial
+        self.trials[trial.number] = trial
 
     def add_event(self, event: JobEvent) -> None:
         """Saves an event that the trials do not tell."""
-        self.statements.append(rows.add_event(self.key, event))
+        self.changes.append(changes.add_search_event(self.key, event))
 
     async def events(self) -> Sequence[JobEvent]:
         """All events of the job in their order."""
@@ -643,7 +645,7 @@ class CachedTransaction:
         if self.job is not None:
             cached.job, cached.key, cached.loaded = self.job, self.key, True
         started = []
-        for trial in self.changed.values():
+        for trial in self.trials.values():
             if trial.number > newest:
                 cached.note_launch(trial.launch_id)
             if cached.update(trial):

@@ -20,24 +20,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from wattwise_server.errors import StartError
 from wattwise_server.store.open import is_shared, needs_asyncpg, shown_url
-
-TABLES = (
-    "jobs",
-    "arms",
-    "trials",
-    "measurements",
-    "power_limits",
-    "events",
-    "launches",
-    "power_samples",
-    "history",
-    "deletions",
-    "secrets",
-)
-"""What is copied, in an order in which no row comes before one that it refers to."""
-
-MADE_WITH_SCHEMA = frozenset({"secrets"})
-"""Tables that have rows in a new database."""
+from wattwise_server.store.tables import TABLES
 
 BATCH = 2000
 """Rows in memory at a time."""
@@ -131,10 +114,11 @@ async def copy(source: str, target: str, watch: Watch) -> Sequence[Copied]:
         StartError: a database is in use or cannot be used, the target has content, or differs from the source.
     """
     async with _open(source, is_target=False) as here, _open(target, is_target=True) as there:
-        columns = {table: await _columns(table, here, cast(Target, there)) for table in TABLES}
-        sent = {table: await _send(table, columns[table], here, cast(Target, there), watch) for table in TABLES}
+        names = [table.name for table in TABLES]
+        columns = {table: await _columns(table, here, cast(Target, there)) for table in names}
+        sent = {table: await _send(table, columns[table], here, cast(Target, there), watch) for table in names}
         await cast(Target, there).finish(await here.highest_key())
-        found = {table: await _read(table, columns[table], there, sent[table].count, watch) for table in TABLES}
+        found = {table: await _read(table, columns[table], there, sent[table].count, watch) for table in names}
         _compare(here.name, there.name, sent, found)
     return [Copied(table, checksum.count, checksum.digest) for table, checksum in found.items()]
 

@@ -18,7 +18,7 @@ class Dialect(NamedTuple):
         greatest: A text that is greater than any continuation of an id.
         largest: The function that returns the largest of its arguments.
         contains: The place of a text in an id, whatever the case of ASCII letters; 0 if it is not there.
-        has_label: Whether a JSON array of pairs of key and value, or an empty text, has a pair.
+        has_label: Whether a JSON array of pairs of key and value has a pair.
     """
 
     json_array: str
@@ -89,7 +89,7 @@ _MAY_REACH = f"{_AVAILABLE} AND a.num_decided = 0 AND a.num_failed < {_FAILURES_
 _ATTENTION = f"""(
     NOT {_ARMS.format(_AVAILABLE)}
     OR NOT {_ARMS.format(f"(a.num_converged > 0 OR {_MAY_REACH})")}
-    OR j.warnings NOT IN ('', '[]')
+    OR j.warnings != '[]'
     OR {_FAILURES_IN_A_ROW} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
         THEN ({_NEWEST_ENDS.format(counted="t.trial_number > j.reset_after", end_time="t.end_time + 0")})
         ELSE ({_NEWEST_ENDS.format(counted="+t.trial_number > j.reset_after", end_time="t.end_time")}) END)"""
@@ -298,5 +298,5 @@ def history(wanted: HistoryList, after: Place, limit: int, dialect: Dialect) -> 
     conditions.add_any("j.kind", [kind.value for kind in wanted.kinds])
     if after:
         conditions.add("j.entry < {}", *after)
-    sql = f"SELECT * FROM history j WHERE {conditions} ORDER BY j.entry DESC LIMIT "  # noqa: S608
+    sql = f"SELECT * FROM events j WHERE {conditions} ORDER BY j.entry DESC LIMIT "  # noqa: S608
     return Query(sql + conditions.parameter(limit), conditions.parameters)

@@ -42,50 +42,38 @@ from wattwise_server.store.base import (
     TrialGroup,
     TrialList,
 )
+from wattwise_server.store.columns import Row, to_micros
 from wattwise_server.store.lists import Dialect, Query
 from wattwise_server.store.rows import (
-    Row,
     read_arm,
-    read_events,
-    read_history,
+    read_event,
     read_job,
     read_listed_job,
     read_measurement,
     read_samples,
+    read_search_events,
     read_trial,
-    to_micros,
     window_of,
 )
+from wattwise_server.store.tables import LAUNCH, MEASUREMENT, TRIALS
 
-# The newest measurement of a running trial is only in `measurements`.
-TRIALS, OF_TRIALS = (
-    """
-    SELECT t.job_key, t.trial_number, t.batch_size, t.origin, t.policy_role, t.pruning_round, t.status,
-           t.end_reason, t.launch_id,
-           t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
-           t.best_known,
-           t.monitor_kinds, t.monitor_quality,
-           t.other_monitors,
-           t.excluded, t.dispatch_event, t.end_event,
-           t.warnings, t.start_known, t.profile,
-           l.reason, l.labels, l.token_id,
-           coalesce(t.last_epoch, m.epoch) AS last_epoch,
-           coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
-           coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,
-           coalesce(t.last_metric, m.metric) AS last_metric,
-           coalesce(t.last_report_time, m.report_time) AS last_report_time,
-           coalesce(t.last_computed_time_seconds, m.computed_time_seconds) AS last_computed_time_seconds,
-           coalesce(t.last_computed_energy_joules, m.computed_energy_joules) AS last_computed_energy_joules,
-           coalesce(t.last_computed_limit_watts_per_gpu, m.computed_limit_watts_per_gpu)
-               AS last_computed_limit_watts_per_gpu,
-           coalesce(t.last_limit_watts_per_gpu, m.limit_watts_per_gpu) AS last_limit_watts_per_gpu""",
-    """
+
+def _trial_columns() -> str:
+    """SELECT with the columns of a trial. The newest measurement of a running one is only in `measurements`."""
+    newest = [column.name for column in MEASUREMENT.columns]
+    stored = [column.name for column in TRIALS.columns if column.name.removeprefix("last_") not in newest]
+    columns = [f"t.{name}" for name in stored] + [f"l.{column.name}" for column in LAUNCH.columns]
+    columns += (f"coalesce(t.last_{name}, m.{name}) AS last_{name}" for name in newest)
+    return f"SELECT {', '.join(columns)}"
+
+
+TRIAL_COLUMNS = _trial_columns()
+OF_TRIALS = """
     FROM trials t LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
     LEFT JOIN measurements m
       ON t.status = 'RUNNING' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
-""",
-)
+"""
 _ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = $1 ORDER BY batch_size"
 _PREFIXED = "jobs j WHERE job_id >= $1 AND job_id < $1 || {greatest}"
 _MEASUREMENTS = """
@@ -125,7 +113,6 @@ _WINDOWS = f"""
             SELECT trial_number FROM {_OBSERVATIONS} AND batch_size = a.batch_size ORDER BY observation DESC LIMIT $3)
     WHERE a.job_key = $1 ORDER BY t.observation
 """  # noqa: S608
-
 
 # Jumps from trial to trial over the primary key, without reading the rows in between.
 _MEASURED_TRIALS = """
@@ -196,7 +183,7 @@ class Queries(ABC):
     """
 
     job_sql = "SELECT *, 0 AS version FROM jobs WHERE job_id = $1"
-    trial_columns = TRIALS
+    trial_columns = TRIAL_COLUMNS
     dialect: Dialect
 
     @abstractmethod
@@ -294,11 +281,11 @@ class Queries(ABC):
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history."""
         sql, parameters = lists.history(wanted, after, limit, self.dialect)
-        return [ListedEntry((row["entry"],), read_history(row)) for row in await self._figures(sql, *parameters)]
+        return [ListedEntry((row["entry"],), read_event(row)) for row in await self._figures(sql, *parameters)]
 
     async def has_history(self, before: datetime) -> bool:
         """Whether the history has entries from before a time."""
-        return bool(await self._all("SELECT 1 FROM history WHERE time < $1 LIMIT 1", to_micros(before)))
+        return bool(await self._all("SELECT 1 FROM events WHERE time < $1 LIMIT 1", to_micros(before)))
 
     async def job_versions(self, prefix: str, job_id: str | None, keys: Sequence[int] | None) -> Sequence[JobVersion]:
         """What tells whether figures are out of date."""
@@ -368,9 +355,9 @@ class Queries(ABC):
     async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""
         trials = await self._all(f"{self._trials_sql} WHERE t.job_key = $1", key)
-        rows = await self._all("SELECT * FROM events WHERE job_key = $1 ORDER BY event", key)
+        rows = await self._all("SELECT * FROM search_events WHERE job_key = $1 ORDER BY number", key)
         # Of thousands of trials: other jobs' calls go on meanwhile.
-        return await asyncio.to_thread(read_events, job_id, trials, rows)
+        return await asyncio.to_thread(read_search_events, job_id, trials, rows)
 
     async def measurements(
         self, key: int, trial_number: int, after: int, limit: int, *, newest_first: bool

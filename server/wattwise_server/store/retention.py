@@ -11,26 +11,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from wattwise_server.store.changes import PruneMeasurements
+from wattwise_server.store.columns import to_micros
 from wattwise_server.store.queries import Queries
-from wattwise_server.store.rows import to_micros
 
 _ROWS = 500
 _TRIALS = 200
 _PAUSE_SECONDS = 0.05
 
-FORGET = """
+PRUNE_MEASUREMENTS = """
     DELETE FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch IN (
         SELECT epoch FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch <= $3 ORDER BY epoch LIMIT $4)
 """
-"""Deletes some of a trial's oldest measurements: its job's key, its number, the last epoch and the number of rows."""
+"""With the values of a `PruneMeasurements`."""
 
-FORGET_HISTORY = """
-    DELETE FROM history WHERE entry IN (SELECT entry FROM history WHERE time < $1 ORDER BY time LIMIT 500)
+PRUNE_EVENTS = """
+    DELETE FROM events WHERE entry IN (SELECT entry FROM events WHERE time < $1 ORDER BY time LIMIT $2)
 """
-"""Deletes some of the oldest entries of the history from before a time."""
+"""With the values of a `PruneEvents`."""
 
-Forget = Callable[[Sequence[Sequence[int]]], Awaitable[None]]
-"""Commits `FORGET` with each of several lists of parameters."""
+Prune = Callable[[Sequence[PruneMeasurements]], Awaitable[None]]
+"""Commits all of them."""
 
 
 class _Place(NamedTuple):
@@ -41,9 +42,9 @@ class _Place(NamedTuple):
 class Retention:
     """Deletes old measurements of one store."""
 
-    def __init__(self, queries: Queries, forget: Forget) -> None:
+    def __init__(self, queries: Queries, prune: Prune) -> None:
         self._queries = queries
-        self._forget = forget
+        self._prune = prune
 
     async def prune(self, ended_before: datetime) -> None:
         """Goes through all measurements once.
@@ -59,13 +60,13 @@ class Retention:
     async def _step(self, place: _Place, ended_before: int) -> _Place | None:
         """Deletes some rows, in one commit; returns where to continue, None at the end."""
         found = await self._queries.measured_trials(place, _TRIALS, ended_before)
-        todo: list[Sequence[int]] = []
+        todo: list[PruneMeasurements] = []
         room, more = _ROWS, len(found) == _TRIALS
         for row in found:
             trial = _Place(row["job_key"], row["trial_number"])
             through = row["newest"] - 1 if row["resumable"] else row["newest"]
             if row["over"] and row["oldest"] <= through:
-                todo.append((*trial, through, room))
+                todo.append(PruneMeasurements(*trial, through, room))
                 room -= min(room, through - row["oldest"] + 1)
             if not room:
                 # This trial may have rows left: the next step starts with it.
@@ -73,5 +74,5 @@ class Retention:
                 break
             place = trial
         if todo:
-            await self._forget(todo)
+            await self._prune(todo)
         return place if more else None

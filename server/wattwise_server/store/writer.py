@@ -1,6 +1,6 @@
 """The only writer: what arrives during a commit is committed together, next; a lone write does not wait.
 
-All statements of one submission are in the same commit, in order. If a group cannot be committed, its submissions are
+All changes of one submission are in the same commit, in order. If a group cannot be committed, its submissions are
 tried one by one, unless it may have been saved. If one fails, everything that its owner has submitted since fails too,
 because it may depend on it; other owners are not affected, unless the storage itself failed (full, missing, locked),
 which fails the whole group. An owner that another server has changed is outdated: its submissions end in a
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from wattwise_server.errors import ConflictError, StorageUnavailableError
-from wattwise_server.store.statements import Statement
+from wattwise_server.store.changes import Change
 
 _CROWD = 16
 """Number of recent owners from which on a commit waits for more submissions."""
@@ -73,27 +73,27 @@ _NO_OWNER = NoOwner()
 
 
 class Submission:
-    """Statements on their way to the disk.
+    """Changes on their way to the disk.
 
     Attributes:
         owner: What they belong to.
-        statements: The statements, in order.
+        changes: The changes, in order.
         done: Whether they are durable or have failed.
         error: Why they failed; what its waiters are to raise.
     """
 
-    __slots__ = ("_callback", "_waiters", "done", "error", "owner", "statements")
+    __slots__ = ("_callback", "_waiters", "changes", "done", "error", "owner")
 
-    def __init__(self, owner: Owner, statements: Sequence[Statement], callback: Callable[[], None] | None) -> None:
+    def __init__(self, owner: Owner, changes: Sequence[Change], callback: Callable[[], None] | None) -> None:
         self.owner = owner
-        self.statements = statements
+        self.changes = changes
         self.done = False
         self.error: Exception | None = None
         self._callback = callback
         self._waiters: list[asyncio.Future[None]] = []
 
     async def durable(self) -> None:
-        """Returns once the statements are durable; cancelling one waiter does not affect the others.
+        """Returns once the changes are durable; cancelling one waiter does not affect the others.
 
         Raises:
             StorageUnavailableError: they could not be committed.
@@ -124,7 +124,7 @@ class Submission:
     def _finish(self) -> None:
         self.done = True
         # The owner keeps a reference to this: drop what it holds, and the cycle with the owner.
-        self.owner, self.statements, self._callback = _NO_OWNER, (), None
+        self.owner, self.changes, self._callback = _NO_OWNER, (), None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -148,11 +148,9 @@ class Writer:
         self._groups: deque[tuple[float, set[int]]] = deque(maxlen=8)  # pragma: no mutate: only changes the time
         self._task = asyncio.create_task(self._run())
 
-    def submit(
-        self, owner: Owner, statements: Sequence[Statement], callback: Callable[[], None] | None = None
-    ) -> Submission:
-        """Queues statements; `callback` runs once they are durable, before the waiters wake."""
-        submission = Submission(owner, statements, callback)
+    def submit(self, owner: Owner, changes: Sequence[Change], callback: Callable[[], None] | None = None) -> Submission:
+        """Queues changes; `callback` runs once they are durable, before the waiters wake."""
+        submission = Submission(owner, changes, callback)
         if self._closing:
             submission.fail(StorageUnavailableError("the server is stopping; nothing was saved, retry"))
         else:

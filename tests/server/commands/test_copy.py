@@ -21,11 +21,12 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise_server.errors import StartError
-from wattwise_server.store.copying import TABLES, Checksum
+from wattwise_server.store.copying import Checksum
 from wattwise_server.store.postgres import copying as postgres_copying
 from wattwise_server.store.postgres.migrate import migrations as postgres_migrations
 from wattwise_server.store.sqlite import copying as sqlite_copying
 from wattwise_server.store.sqlite.migrate import migrations
+from wattwise_server.store.tables import TABLES
 
 from tests.conformance.refusal import MismatchError
 from tests.conformance.replay import Replay
@@ -37,6 +38,7 @@ from tests.waiting import wait_until
 _T = TypeVar("_T")
 _SESSIONS = itertools.count(1)
 WATTWISE = str(Path(sys.executable).with_name("wattwise"))
+NAMES = [table.name for table in TABLES]
 OF_ONE_DATABASE = {"job_versions", "leases", "servers", "retention", "wattwise_schema"}
 
 
@@ -83,7 +85,7 @@ def counts(url: str) -> dict[str, int]:
     """The number of rows of every table of a database."""
 
     async def count(connection: Any) -> dict[str, int]:
-        return {table: await connection.fetchval(f"SELECT count(*) FROM {table}") for table in TABLES}  # noqa: S608
+        return {table: await connection.fetchval(f"SELECT count(*) FROM {table}") for table in NAMES}  # noqa: S608
 
     return ask(url, count)
 
@@ -165,8 +167,8 @@ def test_every_table_is_copied_or_belongs_to_one_database(file: Path, postgres_u
         ours = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     copy(file, postgres_url)
     rows = ask(postgres_url, lambda c: c.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))
-    assert {name for name in ours if not name.startswith("sqlite_")} == set(TABLES)
-    assert {row["tablename"] for row in rows} == {*TABLES, *OF_ONE_DATABASE}
+    assert {name for name in ours if not name.startswith("sqlite_")} == set(NAMES)
+    assert {row["tablename"] for row in rows} == {*NAMES, *OF_ONE_DATABASE}
 
 
 def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.server.store.conformance import a_job
 from tests.server.store.two_stores import open_postgres_store
 from tests.stalling_proxy import StallingProxy
 
-_WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%save_1%'"
+_WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%pg_temp.save(%'"
 """Whether a commit waits for a standby."""
 
 _HOLD = """
@@ -26,7 +26,7 @@ _HOLD = """
     DECLARE
         mine bigint;
     BEGIN
-        IF current_query() LIKE '%save_1%' THEN
+        IF current_query() LIKE '%pg_temp.save(%' THEN
             mine := nextval('tickets');
             WHILE NOT EXISTS (SELECT FROM released WHERE ticket >= mine) LOOP
                 PERFORM pg_sleep(0.01);
@@ -41,7 +41,7 @@ _HOLD = """
 _WAITS_FOR_ANOTHER = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
 _HELD = """
     SELECT count(*) = {} FROM pg_stat_activity
-    WHERE datname = current_database() AND query LIKE '%save_1%' AND wait_event = 'PgSleep'
+    WHERE datname = current_database() AND query LIKE '%pg_temp.save(%' AND wait_event = 'PgSleep'
 """
 
 

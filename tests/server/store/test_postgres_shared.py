@@ -16,11 +16,11 @@ from wattwise_server.domain import EndReason, GpuGroup, Job, Measurement, PowerS
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.store.base import JobList, TrialList
 from wattwise_server.store.cache import CachedJob
+from wattwise_server.store.changes import Lease
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.store.postgres.group_call import GroupCall
 from wattwise_server.store.postgres.notices import Notice, Notices
-from wattwise_server.store.postgres.saving import LEASE, GroupCall
-from wattwise_server.store.statements import Statement
 from wattwise_server.store.writer import Submission
 from wattwise_server.usecases.retries import retried
 
@@ -203,7 +203,7 @@ async def test_creations_and_changes_in_one_group_take_their_locks_in_order(post
 def test_leases_of_a_group_are_renewed_in_order() -> None:
     """Otherwise two servers that renew the same leases could wait for each other."""
     owners = [CachedJob(key=key, version=1) for key in (3, 1, 2)]
-    group = [Submission(owner, [Statement(LEASE, (owner.key, 1, 10**6))], None) for owner in owners]
+    group = [Submission(owner, [Lease(owner.key, 1, 10**6)], None) for owner in owners]
     arguments = GroupCall(group).query(1, 0)[1]
     assert [1, 2, 3] in arguments
 

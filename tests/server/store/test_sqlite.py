@@ -15,13 +15,13 @@ import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialId, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
-from wattwise_server.store import cache, queries, rows
+from wattwise_server.store import cache, queries
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Store, TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.open import database_path
-from wattwise_server.store.sqlite.queries import numbered
+from wattwise_server.store.sqlite.statements import FORGET_DELETIONS, numbered
 
 from tests.server.site import writing_connection
 from tests.server.store.conformance import (
@@ -292,7 +292,7 @@ class TestSqliteStore(StoreConformance):
         """A deletion does not read all that were deleted in a year."""
         async with opener():
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
-                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {rows._FORGET_LAUNCHES.text}", (1,))]
+                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {FORGET_DELETIONS}", (1,))]
         assert any("_by_time (delete_time<?)" in step for step in plan)
 
     async def test_commits_reach_the_disk(self, opener: Opener) -> None:

@@ -16,16 +16,16 @@ import pytest
 from wattwise_server.errors import ConflictError, StorageUnavailableError
 from wattwise_server.observability.events import Observers
 from wattwise_server.store.base import JobList
+from wattwise_server.store.changes import PruneEvents, Put, delete_job, insert_job
 from wattwise_server.store.open import open_store
-from wattwise_server.store.rows import delete_job, insert_job
-from wattwise_server.store.statements import Sql, Statement
+from wattwise_server.store.tables import DELETIONS
 from wattwise_server.store.writer import Submission
 
 from tests.server.rival import Rival
 from tests.server.site import writing_connection
 from tests.server.store.conformance import a_job
 
-NOTHING = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())]
+NOTHING = [PruneEvents(0, 1)]
 
 
 class Owner:
@@ -102,8 +102,9 @@ async def test_storage_failure_fails_the_whole_group(tmp_path: Path, caplog: pyt
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         seen: list[str] = []
         await writing_connection(store).set_trace_callback(seen.append)
-        statements = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ()), Statement(Sql("DELETE FROM nowhere"), ())]
-        submissions = [store._writer.submit(Owner(), statements) for _ in range(5)]
+        await writing_connection(store).execute("DROP TABLE deletions")
+        lost = Put(DELETIONS, ("j", "", 0, 1))
+        submissions = [store._writer.submit(Owner(), [*NOTHING, lost]) for _ in range(5)]
         for submission in submissions:
             with pytest.raises(StorageUnavailableError, match="no such table"):
                 await submission.durable()
@@ -117,14 +118,13 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
     """What an owner submits after a submission that failed depends on it, and fails too, in this group or the next."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
-        forget = Sql("INSERT INTO deletions (job_id, launch_id, create_time, delete_time) VALUES (?, '', 0, ?)")
         owner, other = Owner(), Owner()
-        bad = store._writer.submit(owner, [Statement(forget, ("bad", None))])
-        same_group = store._writer.submit(owner, [Statement(forget, ("same group", 1))])
-        bystander = store._writer.submit(other, [Statement(forget, ("bystander", 1))])
+        bad = store._writer.submit(owner, [Put(DELETIONS, ("bad", "", 0, None))])
+        same_group = store._writer.submit(owner, [Put(DELETIONS, ("same group", "", 0, 1))])
+        bystander = store._writer.submit(other, [Put(DELETIONS, ("bystander", "", 0, 1))])
         with pytest.raises(StorageUnavailableError):
             await bad.durable()
-        next_group = store._writer.submit(owner, [Statement(forget, ("next group", 1))])
+        next_group = store._writer.submit(owner, [Put(DELETIONS, ("next group", "", 0, 1))])
         for submission in (same_group, next_group):
             with pytest.raises(StorageUnavailableError):
                 await submission.durable()
@@ -188,12 +188,8 @@ async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
         await store._writer.submit(Owner(), insert_job(1, a_job())).durable()
         other, delete, again = (
-            store._writer.submit(Owner(), statements)
-            for statements in (
-                insert_job(2, a_job("other")),
-                [*delete_job("j", 1, now), Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("none",))],
-                insert_job(3, a_job()),
-            )
+            store._writer.submit(Owner(), changes)
+            for changes in (insert_job(2, a_job("other")), [delete_job(1, "j", now)], insert_job(3, a_job()))
         )
         for submission in (other, delete, again):
             await submission.durable()
@@ -201,17 +197,15 @@ async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
     assert (len(commits.done), commits.failed) == (2, 0)
 
 
-async def test_statements_without_a_rank_keep_their_order(tmp_path: Path) -> None:
-    """Equal statements are run once each, and after what was submitted before them."""
+async def test_changes_beside_a_deletion_keep_their_order(tmp_path: Path) -> None:
+    """Equal changes are made once each, and after what was submitted before them."""
     now, commits = datetime(2026, 1, 1, tzinfo=timezone.utc), Commits()
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
-        add = Sql("INSERT INTO deletions (job_id, launch_id, create_time, delete_time) VALUES (?, '', 0, 0)")
-        remove = Sql("DELETE FROM deletions WHERE job_id = ?")
-        steps = [(add, "a"), (add, "b"), (remove, "a"), (add, "a"), (add, "c"), (remove, "b")]
-        in_order = [Statement(sql, (name,)) for sql, name in steps]
-        delete = Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("j",))
-        await store._writer.submit(Owner(), [*insert_job(1, a_job()), delete, *in_order]).durable()
-        assert await store.jobs(JobList(), 0, 10) == []
+        first, again = insert_job(1, a_job()), insert_job(2, a_job())
+        kept, gone = insert_job(3, a_job("kept")), insert_job(4, a_job("gone"))
+        changes = [*first, delete_job(1, "j", now), *again, *kept, *gone, delete_job(4, "gone", now)]
+        await store._writer.submit(Owner(), changes).durable()
+        assert [each.position for each in await store.jobs(JobList(), 0, 10)] == [2, 3]
         saved = await store.queries._all("SELECT job_id FROM deletions ORDER BY job_id")
-        assert [row["job_id"] for row in saved] == ["a", "c"]
+        assert [row["job_id"] for row in saved] == ["gone", "j"]
     assert commits.failed == 0

@@ -16,7 +16,7 @@ import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, Measurement
-from wattwise_server.store.statements import Sql, Statement
+from wattwise_server.store.changes import DeleteJob
 from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer
 
 from tests.jobs import Trainer, monitor_of, power_setting
@@ -104,7 +104,7 @@ async def test_import_can_share_a_commit_with_a_deletion(tmp_path: Path, monkeyp
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft())
-    writer, deletion = site.store._writer, Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())
+    writer, deletion = site.store._writer, DeleteJob(0, "none", 0, 0)
     submit = writer.submit
     monkeypatch.setattr(writer, "submit", lambda owner, rows, then=None: submit(owner, [*rows, deletion], then))
     measured = [Measurement(epoch, epoch, epoch, 0.1, UNKNOWN_TIME) for epoch in (1, 2)]

@@ -12,12 +12,11 @@ from wattwise_server.domain import TrialId
 from wattwise_server.errors import ConflictError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.observability.events import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
+from wattwise_server.store.changes import Change, Expired, Lease, PruneEvents, PruneMeasurements, Room
 from wattwise_server.store.postgres.notices import Notice
 from wattwise_server.store.postgres.queries import PostgresQueries
-from wattwise_server.store.postgres.saving import EXPIRED, FIRST_LEASE, LEASE, ROOM, Saver
-from wattwise_server.store.retention import FORGET, FORGET_HISTORY, Retention
-from wattwise_server.store.rows import to_micros
-from wattwise_server.store.statements import Statement
+from wattwise_server.store.postgres.saving import Saver
+from wattwise_server.store.retention import PRUNE_EVENTS, PRUNE_MEASUREMENTS, Retention
 from wattwise_server.store.writer import Writer
 
 _RETENTION_SECONDS = 300.0
@@ -46,7 +45,7 @@ class PostgresStore(CachedStore):
         super().__init__(Writer(saver), queries, saver.clock, page_token_key)
         self._saver = saver
         self._observer = observer
-        self._retention = Retention(queries, self._forget)
+        self._retention = Retention(queries, self._prune_measurements)
         self.notices: _Publisher | None = None
         # Of outdated jobs, the version up to which followers were notified of every change.
         self._published: dict[str, int] = {}
@@ -95,28 +94,28 @@ class PostgresStore(CachedStore):
         """Counts now, and again with the commit, which other servers' commits wait for."""
         if await self.queries.count_jobs(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
-        tx.statements.append(Statement(ROOM, (prefix, limit, tx.key)))
+        tx.changes.append(Room(prefix, limit, tx.key))
 
-    def with_leases(self, tx: CachedTransaction) -> Sequence[Statement]:
+    def with_leases(self, tx: CachedTransaction) -> Sequence[Change]:
         """What a transaction writes, with the leases of the trials that it changed."""
         if tx.deleted:
-            return tx.statements
-        statements, key, leases, now = tx.statements, tx.key, tx.cached.leases, self.clock()
-        for number, trial in tx.changed.items():
+            return tx.changes
+        changes, key, leases, now = tx.changes, tx.key, tx.cached.leases, self.clock()
+        for number, trial in tx.trials.items():
             expires = trial.lease_expire_time
             if not trial.running:
                 leases.pop(number, None)
-                statements.append(Statement(LEASE, (key, number, None)))
+                changes.append(Lease(key, number, None))
             elif expires is not None and (number not in leases or leases[number] < expires):
-                sql = LEASE if number in leases else FIRST_LEASE
+                starts = number not in leases
                 # A little longer: of many reports in a moment only the first renews it.
                 leases[number] = expires + min(_SLACK, _SLACK_SHARE * (expires - now))
-                statements.append(Statement(sql, (key, number, (leases[number] - now) // _MICROSECOND)))
-        return [*statements, *self.checks(tx)] if statements else ()
+                changes.append(Lease(key, number, (leases[number] - now) // _MICROSECOND, starts))
+        return [*changes, *self.checks(tx)] if changes else ()
 
-    def checks(self, tx: CachedTransaction) -> Sequence[Statement]:
+    def checks(self, tx: CachedTransaction) -> Sequence[Change]:
         """What has to hold of a transaction's leases when it is committed."""
-        return [Statement(EXPIRED, (tx.key, number)) for number in tx.expired]
+        return [Expired(tx.key, number) for number in tx.expired]
 
     def evicted(self, job_id: str) -> None:
         """Forgets what its followers know."""
@@ -132,7 +131,7 @@ class PostgresStore(CachedStore):
             cached.outdated = True
         if self.notices is None or self.notices.alone:
             return
-        if any(statement.sql is not LEASE for statement in tx.statements):
+        if not all(isinstance(change, Lease) and not change.starts for change in tx.changes):
             numbers = [number for _, number in tx.topics if number is not None]
             version = 0 if tx.deleted else cached.version
             self.notices.publish(Notice(tx.job_id, version, (tx.job_id, None) in tx.topics, numbers))
@@ -184,11 +183,11 @@ class PostgresStore(CachedStore):
         if await self.queries.begin_retention(_RETENTION_SECONDS):
             await self._retention.prune(ended_before)
 
-    async def _forget(self, todo: Sequence[Sequence[int]]) -> None:
-        await self.queries.run(FORGET, todo)
+    async def _prune_measurements(self, todo: Sequence[PruneMeasurements]) -> None:
+        await self.queries.run(PRUNE_MEASUREMENTS, todo)
 
-    async def _forget_history(self, before: datetime) -> None:
-        await self.queries.run(FORGET_HISTORY, [(to_micros(before),)])
+    async def _prune_events(self, todo: PruneEvents) -> None:
+        await self.queries.run(PRUNE_EVENTS, [todo])
 
     async def close(self) -> None:
         """Waits for pending commits, but not for a database that is away."""

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from wattwise_server.errors import StartError
-from wattwise_server.store.copying import BATCH, MADE_WITH_SCHEMA, TABLES, Rows
+from wattwise_server.store.copying import BATCH, Rows
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
 from wattwise_server.store.postgres.failures import ERRORS, explain
 from wattwise_server.store.postgres.migrate import check_released, migrate, migrations, read_schema
 from wattwise_server.store.postgres.reserving import reserved
+from wattwise_server.store.tables import TABLES
 
 _COLUMNS = """
     SELECT attname, format_type(atttypid, NULL) AS type FROM pg_attribute
@@ -79,10 +80,10 @@ class PostgresCopy:
         if highest_key:
             await self._connection.execute("SELECT setval('job_keys', $1)", highest_key)
         await self._connection.execute(
-            "SELECT setval(pg_get_serial_sequence('history', 'entry'), max(entry)) FROM history HAVING count(*) > 0"
+            "SELECT setval(pg_get_serial_sequence('events', 'entry'), max(entry)) FROM events HAVING count(*) > 0"
         )
         # So that the first servers find their plans.
-        await self._connection.execute(f"ANALYZE {', '.join(TABLES)}")
+        await self._connection.execute(f"ANALYZE {', '.join(table.name for table in TABLES)}")
 
 
 @asynccontextmanager
@@ -117,9 +118,9 @@ async def open_target(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
         _must_not_be_newer(shown, (await migrate(connection, shown)).now)
         async with reserved(connection, shown):
             for table in TABLES:
-                if table in MADE_WITH_SCHEMA:
-                    await connection.execute(f"DELETE FROM {table}")  # noqa: S608 - a name of ours
-                elif await connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {table})"):  # noqa: S608 - as above
+                if table.from_schema:
+                    await connection.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of ours
+                elif await connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {table.name})"):  # noqa: S608 - as above
                     raise StartError(f"{shown} has content, and only an empty database is filled: name another one")
             if await connection.fetchval("SHOW synchronous_commit") in ("off", "local"):
                 await connection.execute("SET LOCAL synchronous_commit = on")

@@ -10,10 +10,11 @@ import asyncpg
 
 from wattwise_server.domain import Trial
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.columns import Row, from_micros
 from wattwise_server.store.lists import Dialect
 from wattwise_server.store.postgres.failures import ERRORS, summary
-from wattwise_server.store.queries import TRIALS, Queries
-from wattwise_server.store.rows import Row, from_micros, read_trial
+from wattwise_server.store.queries import TRIAL_COLUMNS, Queries
+from wattwise_server.store.rows import read_trial
 
 _ACQUIRE_SECONDS = 5.0
 
@@ -27,17 +28,14 @@ class PostgresQueries(Queries):
     """The queries."""
 
     job_sql = "SELECT * FROM jobs JOIN job_versions USING (job_key) WHERE job_id = $1"
-    trial_columns = TRIALS + _LEASE
+    trial_columns = TRIAL_COLUMNS + _LEASE
     dialect = Dialect(
         json_array="json_agg",
         # Longer than any id.
         greatest="repeat(chr(1114111), 200)",
         largest="greatest",
         contains='strpos(lower(j.job_id), lower({}::text COLLATE "C"))',
-        has_label=(
-            "EXISTS (SELECT 1 FROM json_array_elements(CASE l.labels WHEN '' THEN '[]' ELSE l.labels END::json) e"
-            " WHERE e->>0 = {} AND e->>1 = {})"
-        ),
+        has_label=("EXISTS (SELECT 1 FROM json_array_elements(l.labels::json) e WHERE e->>0 = {} AND e->>1 = {})"),
     )
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:

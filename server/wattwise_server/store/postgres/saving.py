@@ -1,8 +1,8 @@
-"""The writing connection: groups of statements in one commit, and what becomes of a commit when the connection is lost.
+"""The writing connection: groups of changes in one commit, and what becomes of a commit when the connection is lost.
 
-A group is one call of the database's function `save_1`, in a transaction of its own, so that a server that stops or
-stalls never holds a lock between two calls. The function compares the version of every job of the group; if one has
-moved it changes nothing, and the group is sent again without that job.
+A group is one call, in a transaction of its own, so that a server that stops or stalls never holds a lock between two
+calls. It compares the version of every job of the group; if one has moved it changes nothing, and the group is sent
+again without that job.
 
 When the connection is lost during a commit, it is in doubt whether the group was saved. The next connection asks
 whether the newest version of one of its jobs is from this group, in a way that waits for a commit that is still under
@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from time import monotonic, perf_counter
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import asyncpg
 
@@ -38,26 +36,12 @@ from wattwise_server.store.postgres.failures import (
     is_read_only,
     summary,
 )
-from wattwise_server.store.statements import Sql
+from wattwise_server.store.postgres.group_call import GroupCall, save_function
 from wattwise_server.store.writer import InDoubtError, Owner, Submission
 
 _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
-
-LEASE = Sql("", name="leases", columns=("job_key", "trial_number", "micros"), keys=2)
-"""How long the lease of a running trial lasts from now on; None if it has ended."""
-
-FIRST_LEASE = Sql("", name="first leases", columns=("job_key", "trial_number", "micros"), keys=2)
-"""The lease of a trial that starts to run."""
-
-EXPIRED = Sql("", name="expired", columns=("job_key", "trial_number"), keys=2)
-"""A trial whose lease must have expired."""
-
-ROOM = Sql("", name="room", columns=("prefix", "limit", "job_key"))
-"""How many jobs may exist under a prefix before one is created."""
-
-_WITHOUT_CHANGE = frozenset({LEASE, EXPIRED, ROOM})
 
 _STALL_SECONDS = 10.0
 """A commit that takes longer is in doubt: its connection may be cut, or its standby away."""
@@ -68,32 +52,7 @@ _AWAY_SECONDS = 4.0
 _PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
 
-_JSON = (
-    "new_jobs",
-    "job_states",
-    "arms",
-    "power_limits",
-    "trials",
-    "launches",
-    "power_samples",
-    "computed",
-    "events",
-    "history",
-    "kept",
-    "deleted",
-    "forgotten",
-)
-_PARAMETERS = 28 + len(_JSON)
-_REPORT_PARAMETERS = 11
-_SAVE_REPORT = f"SELECT save_report_1({', '.join(f'${place}' for place in range(1, _REPORT_PARAMETERS + 1))})"
-_SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
-# What `save_1` compares of jobs that are only read.
-_COMPARE = """
-    SELECT array_agg(e.job_key) FROM unnest($1::bigint[], $2::bigint[]) AS e (job_key, version)
-    LEFT JOIN job_versions v ON v.job_key = e.job_key WHERE v.version IS DISTINCT FROM e.version
-"""
 _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
-_JOB_ID = 1
 
 _CLOCK_ANSWERS = 5
 """The quickest of several answers tells the time best."""
@@ -110,155 +69,6 @@ _SESSION = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
-
-
-class GroupCall:
-    """The call that commits a group.
-
-    Attributes:
-        owners: The jobs of the group by key.
-        changed: Jobs that it changes.
-        created: Jobs that it creates, with their ids.
-    """
-
-    def __init__(self, group: Sequence[Submission]) -> None:
-        self.owners: dict[int, CachedJob] = {}
-        self.changed: dict[int, int] = {}
-        self.created: dict[int, str] = {}
-        self.read: dict[int, int] = {}
-        self.num_rows = 0
-        self._rows: dict[str, list[tuple[Any, ...]]] = {}
-        self._latest: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
-        self._columns: dict[str, Sequence[str]] = {}
-        # How long, and whether the trial starts to run.
-        self._leases: dict[tuple[Any, ...], tuple[int | None, bool]] = {}
-        for submission in group:
-            self._add(submission)
-
-    @property
-    def writes(self) -> bool:
-        """Whether it changes a job, so that it must not be repeated."""
-        return bool(self.changed or self.created)
-
-    def _add(self, submission: Submission) -> None:
-        owner = cast(CachedJob, submission.owner)
-        changes = False
-        for sql, parameters in submission.statements:
-            if sql not in _WITHOUT_CHANGE:
-                changes = True
-                self.num_rows += 1
-            if not sql.name:
-                continue
-            if sql is LEASE or sql is FIRST_LEASE:
-                place = parameters[:2]
-                starts = sql is FIRST_LEASE or (place in self._leases and self._leases[place][1])
-                self._leases[place] = (cast(int | None, parameters[2]), starts)
-                continue
-            if sql.name == "new_jobs":
-                self.created[owner.key] = str(parameters[_JOB_ID])
-            if sql.keys:
-                # The last one counts, and it keeps its own place: a trial that ended and was revived is in the end so.
-                self._latest.setdefault(sql.name, {})[parameters[: sql.keys]] = parameters
-            else:
-                self._rows.setdefault(sql.name, []).append(parameters)
-            self._columns[sql.name] = sql.columns
-        self.owners[owner.key] = owner
-        if owner.key in self.created:
-            return
-        if changes:
-            self.changed[owner.key] = owner.version
-            self.read.pop(owner.key, None)
-        elif owner.key not in self.changed:
-            self.read[owner.key] = owner.version
-
-    def query(self, server: int, number: int) -> tuple[str, Sequence[object]]:
-        """The function to call, with its arguments."""
-        report = self._lone_report()
-        if report is not None:
-            return _SAVE_REPORT, (server, number, *report)
-        if self._reads_only:
-            return _COMPARE, _pairs(self.read)
-        return _SAVE, (server, number, *self._arguments())
-
-    @property
-    def _reads_only(self) -> bool:
-        return not (self.writes or self._rows or self._latest or self._leases)
-
-    def _lone_report(self) -> Sequence[object] | None:
-        """What `save_report_1` takes, if the group is one report: without load most are."""
-        if self.num_rows != 1 or len(self.owners) != 1 or len(self._leases) > 1 or self._latest:
-            return None
-        if tuple(self._rows) != ("measurements",):
-            return None
-        (row,) = self._rows["measurements"]
-        micros = None
-        if self._leases:
-            ((place, (micros, starts)),) = self._leases.items()
-            if starts or micros is None or place != row[:2]:
-                return None
-        return (self.changed[row[0]], *row, micros)
-
-    def _arguments(self) -> list[object]:
-        rooms, leases = self._room(), self._sorted_leases()
-        arrays: list[object] = [
-            *_pairs(self.changed),
-            *_pairs(self.read),
-            *_pairs(self.created),
-            *_transposed(rooms, 3),
-            *_transposed(self._latest.get("expired", {}).values(), 2),
-            *_transposed(leases[True], 3),
-            *_transposed(leases[False], 3),
-            *_transposed(leases[None], 2),
-            *_transposed(self._rows.get("measurements", ()), 7),
-        ]
-        return arrays + [self._json(name) for name in _JSON]
-
-    def _room(self) -> list[tuple[str, int, int]]:
-        """Each limit, less what the group itself creates before."""
-        ids = list(self.created.values())
-        places = {key: place for place, key in enumerate(self.created)}
-        return [
-            (prefix, limit - sum(job_id.startswith(prefix) for job_id in ids[: places[key]]), key)
-            for prefix, limit, key in self._rows.get("room", ())
-            if key in places
-        ]
-
-    def _sorted_leases(self) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:
-        """Those of trials that start to run, of others, and None: of trials that have ended."""
-        found: dict[bool | None, list[tuple[int, ...]]] = {True: [], False: [], None: []}
-        # In order, so that two servers that renew the same leases do not wait for each other.
-        for place, (micros, starts) in sorted(self._leases.items()):
-            if micros is None:
-                found[None].append(place)
-            else:
-                found[starts].append((*place, micros))
-        return found
-
-    def _json(self, name: str) -> str | None:
-        rows = [*self._latest.get(name, {}).values(), *self._rows.get(name, ())]
-        if not rows:
-            return None
-        columns = self._columns[name]
-        objects = [dict(zip(columns, row, strict=True)) for row in rows]
-        try:
-            return json.dumps(objects, allow_nan=False)
-        except ValueError:
-            return json.dumps([{name: _finite(value) for name, value in each.items()} for each in objects])
-
-
-def _finite(value: object) -> object:
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    # As in SQLite, NaN is NULL.
-    return None if math.isnan(value) else str(value)
-
-
-def _pairs(values: Mapping[Any, Any]) -> tuple[object, object]:
-    return (list(values), list(values.values())) if values else (None, None)
-
-
-def _transposed(rows: Collection[Sequence[object]] | Iterable[Sequence[object]], columns: int) -> Sequence[object]:
-    return [list(column) for column in zip(*rows, strict=True)] or (None,) * columns
 
 
 class Saver:
@@ -513,6 +323,7 @@ class Saver:
         # Off would acknowledge what a crash can lose, and local what the loss of this host can.
         if await connection.fetchval("SHOW synchronous_commit") in ("off", "local"):
             await connection.execute("SET synchronous_commit = on")
+        await connection.execute(save_function())
         if await connection.fetchval("SHOW fsync") == "off":
             text = "it runs with fsync=off and may lose acknowledged results in a crash: turn it on"
             raise DatabaseAwayError(text, "it may lose acknowledged results")

@@ -15,18 +15,14 @@ from wattwise_server.domain import Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.store.base import ListedTrial, Place, TrialList
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
-from wattwise_server.store.retention import FORGET, FORGET_HISTORY, Retention
-from wattwise_server.store.rows import to_micros
-from wattwise_server.store.sqlite.queries import SqliteQueries, numbered
-from wattwise_server.store.statements import Sql, Statement
+from wattwise_server.store.changes import PruneEvents, PruneMeasurements
+from wattwise_server.store.retention import Retention
+from wattwise_server.store.sqlite.queries import SqliteQueries
 from wattwise_server.store.writer import NoOwner, Writer
 
 _RETRY = timedelta(seconds=1)
 _AWAY_MICROS = 5_000_000
 """If nobody has looked at the leases for so long, this process did not run; usually it looks several times a second."""
-
-_FORGET = Sql(numbered(FORGET), rank=9)
-_FORGET_HISTORY = Sql(numbered(FORGET_HISTORY), rank=9)
 
 
 class SqliteStore(CachedStore):
@@ -38,7 +34,7 @@ class SqliteStore(CachedStore):
         self, writer: Writer, queries: SqliteQueries, clock: Clock, next_key: int, page_token_key: bytes
     ) -> None:
         super().__init__(writer, queries, clock, page_token_key)
-        self._retention = Retention(queries, self._forget)
+        self._retention = Retention(queries, self._prune_measurements)
         # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, while it
         # was suspended, or while commits failed.
         self._granted = clock()
@@ -153,12 +149,11 @@ class SqliteStore(CachedStore):
         """Drops measurements of trials that ended before a time."""
         await self._retention.prune(ended_before)
 
-    async def _forget(self, todo: Sequence[Sequence[int]]) -> None:
-        await self._writer.submit(NoOwner(), [Statement(_FORGET, tuple(each)) for each in todo]).durable()
+    async def _prune_measurements(self, todo: Sequence[PruneMeasurements]) -> None:
+        await self._writer.submit(NoOwner(), todo).durable()
 
-    async def _forget_history(self, before: datetime) -> None:
-        forgotten = Statement(_FORGET_HISTORY, (to_micros(before),))
-        await self._writer.submit(NoOwner(), [forgotten]).durable()
+    async def _prune_events(self, todo: PruneEvents) -> None:
+        await self._writer.submit(NoOwner(), [todo]).durable()
 
     async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
         """A page of trials. Leases are in memory alone."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, groupby
-from operator import itemgetter
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -18,27 +16,25 @@ import aiosqlite
 
 from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.store.changes import Change
 from wattwise_server.store.sqlite.database_file import DatabaseFile
-from wattwise_server.store.statements import Parameters, Sql, Statement
+from wattwise_server.store.sqlite.statements import statements
 from wattwise_server.store.writer import Owner, Submission
 
 log = logging.getLogger(__name__)
-
-_LARGEST_INSERT = 64
-"""Rows; fewer than the statements that a connection keeps prepared, as there is one for each number of rows."""
 
 
 class GroupConnection(sqlite3.Connection):
     """A connection in autocommit mode whose `commit` runs and commits the whole of `group`."""
 
-    group: Sequence[Statement] = ()
+    group: Sequence[Change] = ()
 
     def commit(self) -> None:
         """Makes the group durable, or changes nothing."""
         # Open only if an earlier rollback failed; it must not be committed with this group.
         if self.in_transaction:
             self.rollback()
-        steps = list(_steps(self.group))
+        steps = list(statements(self.group))
         if len(steps) == 1:
             self.execute(*steps[0])
             return
@@ -51,22 +47,6 @@ class GroupConnection(sqlite3.Connection):
             if self.in_transaction:
                 self.rollback()
             raise
-
-
-def _steps(group: Sequence[Statement]) -> Iterator[tuple[str, Sequence[Any]]]:
-    if all(each.sql.rank for each in group):
-        group = sorted(group, key=lambda each: each.sql.rank)
-    for sql, alike in groupby(group, key=itemgetter(0)):
-        if sql.row:
-            yield from _inserts(sql, [parameters for _, parameters in alike])
-        else:
-            yield from ((sql.text, parameters) for _, parameters in alike)
-
-
-def _inserts(sql: Sql, alike: list[Parameters]) -> Iterator[tuple[str, Sequence[Any]]]:
-    for begin in range(0, len(alike), _LARGEST_INSERT):
-        rows = alike[begin : begin + _LARGEST_INSERT]
-        yield sql.of_rows(len(rows)), list(chain.from_iterable(rows))
 
 
 class Group:
@@ -82,14 +62,14 @@ class Group:
         self._observer = observer
 
     async def commit(self, group: Sequence[Submission]) -> Collection[Owner]:
-        """Returns once the statements of the group, each of which writes a row, are durable; nobody is outdated.
+        """Returns once the changes of the group, each of which writes a row, are durable; no owner is outdated.
 
         Raises:
             sqlite3.Error, ValueError, OverflowError: nothing was changed.
         """
-        statements = [statement for submission in group for statement in submission.statements]
+        changes = [change for submission in group for change in submission.changes]
         began = perf_counter()
-        self._raw.group = statements
+        self._raw.group = changes
         try:
             self._file.check_after_pause()
             await self.connection.commit()
@@ -98,7 +78,7 @@ class Group:
         except BaseException:
             self._observer.commit_failed()
             raise
-        self._observer.committed(len(statements), perf_counter() - began)
+        self._observer.committed(len(changes), perf_counter() - began)
         return ()
 
     def explain(self, error: BaseException) -> str:

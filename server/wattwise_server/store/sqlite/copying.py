@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 from wattwise_server.errors import StartError
-from wattwise_server.store.copying import BATCH, MADE_WITH_SCHEMA, TABLES, Rows
+from wattwise_server.store.copying import BATCH, Rows
 from wattwise_server.store.sqlite.backup import copy_owner, must_exist, new_file, remove_side_files
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import owned
 from wattwise_server.store.sqlite.migrate import check, file_error, migrate, migrations, schema_version
 from wattwise_server.store.sqlite.open import SCHEME, check_whole, connect_read_only, database_path
+from wattwise_server.store.tables import TABLES
 
 
 class SqliteCopy:
@@ -105,8 +106,9 @@ async def open_target(url: str) -> AsyncIterator[SqliteCopy]:
                 for pragma in ("journal_mode = OFF", "synchronous = OFF", "foreign_keys = OFF"):
                     connection.execute(f"PRAGMA {pragma}")
                 connection.execute("BEGIN")
-                for table in MADE_WITH_SCHEMA:
-                    connection.execute(f"DELETE FROM {table}")  # noqa: S608 - a name of ours
+                for table in TABLES:
+                    if table.from_schema:
+                        connection.execute(f"DELETE FROM {table.name}")  # noqa: S608 - a name of ours
                 yield SqliteCopy(url, connection)
             copy_owner(path, fresh)
             # SQLite would apply a -wal file of the empty one that is replaced.
@@ -119,8 +121,10 @@ def _must_be_empty(path: Path) -> None:
     with closing(connect_read_only(path)) as connection:
         check(connection, str(path))
         known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-        for table in known.intersection(TABLES) - MADE_WITH_SCHEMA:
-            if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - a name of ours
+        for table in TABLES:
+            if table.from_schema or table.name not in known:
+                continue
+            if connection.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone():  # noqa: S608 - a name of ours
                 raise StartError(f"{path} has content, and only an empty database is filled: name another file")
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Sequence
-from functools import lru_cache
 
 import aiosqlite
 
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.columns import Row
 from wattwise_server.store.lists import Dialect
 from wattwise_server.store.queries import Queries
-from wattwise_server.store.rows import Row
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import DatabaseFile
+from wattwise_server.store.sqlite.statements import numbered
 
 _RUNNING_LEASES = """
     SELECT job_id, job_key, trial_number, trial_lease_seconds FROM trials JOIN jobs USING (job_key)
@@ -22,13 +21,6 @@ _RUNNING_LEASES = """
 """
 
 _CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
-
-
-# Some texts have the keys of jobs.
-@lru_cache(1000)
-def numbered(sql: str) -> str:
-    """The text with parameters as SQLite spells them."""
-    return re.sub(r"\$(\d+)", r"?\1", sql)
 
 
 class SqliteQueries(Queries):
@@ -41,7 +33,7 @@ class SqliteQueries(Queries):
         largest="max",
         contains="instr(lower(j.job_id), lower({}))",
         has_label=(
-            "EXISTS (SELECT 1 FROM json_each(CASE l.labels WHEN '' THEN '[]' ELSE l.labels END) e"
+            "EXISTS (SELECT 1 FROM json_each(l.labels) e"
             " WHERE json_extract(e.value, '$[0]') = {} AND json_extract(e.value, '$[1]') = {})"
         ),
     )

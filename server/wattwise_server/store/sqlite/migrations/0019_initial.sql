@@ -92,10 +92,10 @@ CREATE TABLE arms (
 CREATE TABLE power_limits (
     job_key INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
     batch_size INTEGER NOT NULL,
-    limit_watts_per_gpu REAL,
-    time_seconds REAL,
-    energy_joules REAL,
-    steps INTEGER,                          -- NULL: no report yet
+    cheapest_limit_watts_per_gpu REAL,
+    cheapest_time_seconds REAL,
+    cheapest_energy_joules REAL,
+    cheapest_steps INTEGER,                 -- NULL: no report yet
     highest_limit_watts_per_gpu REAL,
     highest_time_seconds REAL,
     highest_energy_joules REAL,
@@ -109,8 +109,8 @@ CREATE TABLE trials (
     trial_number INTEGER NOT NULL,
     batch_size INTEGER NOT NULL,
     origin TEXT NOT NULL,
-    policy_role TEXT,                       -- NULL: its policy knows no more of it, or it is not of the search
-    pruning_round INTEGER,                  -- NULL: as `policy_role`
+    role TEXT,                              -- NULL: its policy knows no more of it, or it is not of the search
+    pruning_round INTEGER,                  -- NULL: as `role`
     status TEXT NOT NULL,
     end_reason TEXT,                        -- NULL: running
     launch_id TEXT NOT NULL,
@@ -141,7 +141,7 @@ CREATE TABLE trials (
     dispatch_event INTEGER NOT NULL,        -- its number among the job's events
     end_event INTEGER,                      -- NULL: running
     warnings TEXT NOT NULL,                 -- JSON, as for a job
-    profile TEXT NOT NULL,                  -- JSON: [cheapest sample, highest sample]; empty: none
+    profile TEXT,                           -- JSON: [cheapest sample, highest sample]; NULL: none
     PRIMARY KEY (job_key, trial_number)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX trials_by_launch ON trials (job_key, launch_id);
@@ -173,7 +173,7 @@ CREATE TABLE launches (
     job_key INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
     trial_number INTEGER NOT NULL,
     reason TEXT NOT NULL,
-    labels TEXT NOT NULL,                   -- JSON: [[key, value], ...]; empty: none
+    labels TEXT NOT NULL,                   -- JSON: [[key, value], ...]
     token_id TEXT NOT NULL,
     PRIMARY KEY (job_key, trial_number)
 ) WITHOUT ROWID;
@@ -186,15 +186,16 @@ CREATE TABLE power_samples (
     PRIMARY KEY (job_key, trial_number)
 ) WITHOUT ROWID;
 
--- The events of a job that the trials do not tell: bans, and what came before the newest end of a trial that was revived.
+-- The events of a job that its trials do not tell: bans, and what came before the newest end of a revived trial.
 -- With them its search can be rebuilt.
-CREATE TABLE events (
+CREATE TABLE search_events (
     job_key INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
-    event INTEGER NOT NULL,
+    number INTEGER NOT NULL,
     kind TEXT NOT NULL,
     batch_size INTEGER NOT NULL,
     trial_number INTEGER,                   -- NULL: about the batch size; the rest is of the trial at that time
-    policy_role TEXT,
+    role TEXT,
+    pruning_round INTEGER,
     end_reason TEXT,
     cost REAL,
     last_epoch INTEGER,
@@ -206,11 +207,11 @@ CREATE TABLE events (
     last_computed_energy_joules REAL,
     last_computed_limit_watts_per_gpu REAL,
     last_limit_watts_per_gpu REAL,
-    PRIMARY KEY (job_key, event)
+    PRIMARY KEY (job_key, number)
 ) WITHOUT ROWID;
 
 -- What happened to jobs, for people. It outlives the jobs.
-CREATE TABLE history (
+CREATE TABLE events (
     entry INTEGER PRIMARY KEY,
     job_id TEXT NOT NULL,
     time INTEGER NOT NULL,
@@ -220,8 +221,8 @@ CREATE TABLE history (
     message TEXT NOT NULL,
     token_id TEXT NOT NULL
 );
-CREATE INDEX history_by_job ON history (job_id, entry);
-CREATE INDEX history_by_time ON history (time);
+CREATE INDEX events_by_job ON events (job_id, entry);
+CREATE INDEX events_by_time ON events (time);
 
 -- Which jobs and which of their dispatched launches were deleted, so that no trainer delivers them as new ones. A job id
 -- may have been deleted several times.
