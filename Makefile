@@ -41,7 +41,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test soak test-browser test-gpu test-libraries \
+.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test test-thorough soak test-browser test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
   deploy-check lock lock-check sbom audit readme-check clean
 
@@ -56,8 +56,11 @@ demo: $(VENV)/.$(or $(DEMO_$(DATABASE)),$(error DATABASE=$(DATABASE) is unknown:
 serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
 	$(BIN)/wattwise serve
 
-test: $(VENV)/.test ## run the test suite (about a quarter of an hour on two idle cores)
+test: $(VENV)/.test ## run the test suite (about four minutes on two idle cores)
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
+
+test-thorough: $(VENV)/.test ## run the tests that take seconds each: kills, outages, waiting, evidence, sweeps
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal -m "thorough and not soak"
 
 soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about thirteen minutes; SOAK=long: hours)
 	$(BIN)/python -m pytest -m soak -s

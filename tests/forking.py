@@ -1,6 +1,7 @@
-"""Starts servers as forks of one process that has imported the server already: a start takes a tenth of the time.
+"""Starts `wattwise` as forks of one process that has imported it already: a start takes a tenth of the time.
 
-Each is a separate process with its own environment, output, port and exit status, and ends like any other.
+Each is a separate process with its own environment, output, port and exit status, and ends like any other. What changes
+imports, or the variables of Python and of the dynamic linker, needs a new process.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _ROOT = Path(__file__).parents[1]
 _LARGEST_REQUEST = 2**20
@@ -36,26 +39,41 @@ _IMPORTED_LATE = (
 _asking = threading.Lock()
 
 
-class ForkedServer:
-    """A server process, used like a `subprocess.Popen`.
+class ForkedProcess:
+    """A process of `wattwise`, used like a `subprocess.Popen`.
 
     Args:
-        arguments: The arguments of `wattwise serve`.
-        environment: The whole environment.
-        stderr: Where the log goes.
+        arguments: The arguments of `wattwise`.
+        environment: The whole environment; by default that of this process.
+        folder: The working directory; by default that of this process.
+        stdin: Where the input comes from; by default there is none.
+        stdout: Where the output goes; by default a pipe.
+        stderr: Where the log or the errors go.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: TextIO) -> None:
-        output, stdout = os.pipe()
+    def __init__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int,
+    ) -> None:
+        self.stdout: TextIO | None = None
         self._status, status = os.pipe()
-        request = json.dumps([list(arguments), dict(environment), str(Path.cwd())]).encode()
-        with _asking:
-            parent = _parent()
-            socket.send_fds(parent, [request], [stdout, stderr.fileno(), status])
-            self.pid = int(parent.recv(64))
-        os.close(stdout)
-        os.close(status)
-        self.stdout = os.fdopen(output)
+        request = json.dumps([arguments, dict(environment or os.environ), str(folder or Path.cwd())]).encode()
+        with ExitStack() as ours:
+            ours.callback(os.close, status)
+            if stdin is None:
+                stdin = ours.enter_context(Path(os.devnull).open()).fileno()
+            if stdout is None:
+                output, stdout = os.pipe()
+                ours.callback(os.close, stdout)
+                self.stdout = os.fdopen(output)
+            with _asking:
+                socket.send_fds(parent(), [request], [stdin, stdout, stderr, status])
+                self.pid = int(parent().recv(64))
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -87,8 +105,26 @@ class ForkedServer:
         return self.returncode
 
 
+def run(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `wattwise` to its end."""
+    words = [str(word) for word in arguments]
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = ForkedProcess(
+            *words, environment=environment, folder=folder, stdout=stdout.fileno(), stderr=stderr.fileno()
+        )
+        try:
+            status = process.wait(60)
+        finally:
+            process.send_signal(signal.SIGKILL)
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(words, status, stdout.read(), stderr.read())
+
+
 @functools.cache
-def _parent() -> socket.socket:
+def parent() -> socket.socket:
     """Start the process that forks; it ends when this one does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # A fork must find a single thread.
@@ -105,9 +141,10 @@ def _parent() -> socket.socket:
     return ours
 
 
-def _serve_requests(connection: socket.socket) -> int:
+def serve_requests(connection: socket.socket) -> int:
     """Fork for each request, and tell the exit status of each child on its own pipe."""
-    from wattwise_server.commands.serve import main  # noqa: PLC0415 - ahead of the forks, in this process alone
+    from wattwise.commands.main import main  # noqa: PLC0415 - ahead of the forks, in this process alone
+    from wattwise_server.commands import serve  # noqa: PLC0415 - as above
 
     for module in _IMPORTED_LATE:
         importlib.import_module(module)
@@ -127,30 +164,33 @@ def _serve_requests(connection: socket.socket) -> int:
 
     while True:
         signal.signal(signal.SIGCHLD, reap)
-        request, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_REQUEST, 3)
+        request, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_REQUEST, 4)
         if not request:
             return 0
-        stdout, stderr, status_pipe = descriptors
+        *streams, status_pipe = descriptors
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
             break
         status_pipes[pid] = status_pipe
-        os.close(stdout)
-        os.close(stderr)
+        for stream in streams:
+            os.close(stream)
         connection.send(str(pid).encode())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    os.dup2(stdout, 1)
-    os.dup2(stderr, 2)
-    os.closerange(3, max(stdout, stderr, status_pipe, connection.detach(), *status_pipes.values()) + 1)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, max(status_pipe, connection.detach(), *streams, *status_pipes.values()) + 1)
     arguments, environment, folder = json.loads(request)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    return main(arguments)
+    time.tzset()
+    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - as Python opens them
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - likewise
+    return serve.main(arguments[1:]) if arguments[0] == "serve" else main(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(_serve_requests(socket.socket(fileno=int(sys.argv[1]))))
+    sys.exit(serve_requests(socket.socket(fileno=int(sys.argv[1]))))

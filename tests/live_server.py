@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import grpc
 from wattwise import v1
 
-from tests.forking import ForkedServer
+from tests.forking import ForkedProcess
 from tests.people import PeopleStub
 from tests.ports import hold_port, port_of
 
@@ -42,7 +42,7 @@ class LiveServer:
         self._port = hold_port()
         self.address = f"127.0.0.1:{port_of(self._port)}"
         self.environment: dict[str, str] = {}
-        self._process: subprocess.Popen[str] | ForkedServer | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self._channel: grpc.Channel | None = None
 
     def __enter__(self) -> Self:
@@ -57,14 +57,14 @@ class LiveServer:
         environment = {**os.environ, **self.environment}
         self.logs.setdefault(self.log, 0)
         with self.log.open("a") as log:
-            if self.environment:
-                # Such variables may be for the dynamic linker or for imports.
+            if any(not name.startswith("WATTWISE_") for name in self.environment):
+                # They may be for the dynamic linker or for imports.
                 command = [sys.executable, "-m", "wattwise_server", *options]
                 self._process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
                 )
             else:
-                self._process = ForkedServer(options, environment, log)
+                self._process = ForkedProcess("serve", *options, environment=environment, stderr=log.fileno())
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = re.fullmatch(r"wattwise listens on (\S+)\n", line)
@@ -75,7 +75,7 @@ class LiveServer:
         return self.address
 
     @property
-    def process(self) -> subprocess.Popen[str] | ForkedServer:
+    def process(self) -> subprocess.Popen[str] | ForkedProcess:
         """The current process, or the last one."""
         assert self._process is not None, "start it first"
         return self._process

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from tests.forking import ForkedProcess
+
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -20,20 +22,32 @@ def wattwise(*words: str, missing: Sequence[str] = ()) -> list[str]:
 
 
 def on_terminal(
-    command: Sequence[str], columns: int = 80, environment: Mapping[str, str] | None = None
+    words: Sequence[str],
+    columns: int = 80,
+    environment: Mapping[str, str] | None = None,
+    missing: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """The exit status of a program, and all that it wrote to the terminal, stderr too, with line feeds alone."""
+    """The exit status of `wattwise`, and all that it wrote to the terminal, stderr too, with line feeds alone."""
     ours, theirs = pty.openpty()
     surroundings = {**os.environ, "COLUMNS": str(columns), **(environment or {})}
     with os.fdopen(ours, "rb", buffering=0) as terminal:
-        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=surroundings)
+        process = _started(words, missing, theirs, surroundings)
         os.close(theirs)
         written = b""
         # The terminal of a process that has ended raises EIO.
         with contextlib.suppress(OSError):
             while part := terminal.read(4096):
                 written += part
-        return process.wait(), written.decode().replace("\r\n", "\n")
+        return process.wait(60), written.decode().replace("\r\n", "\n")
+
+
+def _started(
+    words: Sequence[str], missing: Sequence[str], terminal: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    if missing:
+        command = wattwise(*words, missing=missing)
+        return subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    return ForkedProcess(*words, environment=environment, stdin=terminal, stdout=terminal, stderr=terminal)
 
 
 def plain_lines(written: str) -> list[str]:

@@ -171,6 +171,7 @@ class _SameProcess:
     map = staticmethod(map)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", _POLICIES)
 @pytest.mark.parametrize("name", ["best-default-noisy", "bimodal", "uneven-noise"])
 def test_claims_hold_in_the_hardest_worlds(policy: str, name: str) -> None:

@@ -21,6 +21,8 @@ from tests.waiting import wait_until
 from tests.web.page import WebPage
 from tests.web.test_access import log_in
 
+pytestmark = pytest.mark.thorough
+
 HOUR, DAY = 3600, 86400
 YEARS = 3650 * DAY
 LEASE = 6.0

@@ -16,6 +16,8 @@ from tests.faults.soak import number
 from tests.postgres import PostgresServer
 from tests.stalling_proxy import StallingProxy
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_server_is_killed(cluster: Cluster) -> None:
     """The callers of a killed server go on with the others; nothing acknowledged is lost, and nothing is done twice."""

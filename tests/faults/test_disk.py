@@ -19,6 +19,8 @@ from tests.refusals import refused
 from tests.server.commands.test_backup import wattwise
 from tests.server.commands.test_serve import refuse
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def on_small_disk(tmp_path: Path) -> Iterator[LiveServer]:

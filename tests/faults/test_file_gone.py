@@ -18,6 +18,8 @@ from tests.refusals import refused
 from tests.server.commands.test_serve import refuse
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.thorough
+
 STATES = health_pb2.HealthCheckResponse
 
 

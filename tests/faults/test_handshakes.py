@@ -22,6 +22,8 @@ from tests.live_server import LiveServer
 from tests.people import PeopleStub
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.thorough
+
 MEGABYTES, MILLISECONDS = 100.0, 100.0
 
 

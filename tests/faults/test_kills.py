@@ -16,6 +16,8 @@ from tests.faults.load import Load, Served, insist
 from tests.faults.soak import number
 from tests.live_server import LiveServer
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_few_kills(server: LiveServer) -> None:
     """After each of four kills under load nothing acknowledged is lost, and the final state equals that of a replay."""

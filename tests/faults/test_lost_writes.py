@@ -16,6 +16,8 @@ from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,6 +12,8 @@ from tests.faults.soak import number
 from tests.faults.test_kills import kill_again_and_again
 from tests.live_server import LiveServer
 
+pytestmark = pytest.mark.thorough
+
 
 class Disk:
     """What a power failure would leave of a server's folder."""

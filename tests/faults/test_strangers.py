@@ -25,6 +25,8 @@ from tests.live_server import LiveServer
 from tests.people import PeopleStub
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.thorough
+
 WATCH, REPORT = "/grpc.health.v1.Health/Watch", "/wattwise.v1.BatchSizeOptimizer/ReportResult"
 MEGABYTES = 100.0
 _OWN = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))

@@ -27,6 +27,8 @@ from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.thorough
+
 STREAMS = 40
 STREAM_KILOBYTES, CONNECTION_KILOBYTES, MILLISECONDS = 45.0, 80.0, 100.0
 FLAT_MEGABYTES = 8.0

@@ -250,7 +250,7 @@ def _serve(requests: socket.socket, recording: bool) -> int:
         return main(argv)
 
     serve.main = with_mutant
-    status = forking._serve_requests(requests)
+    status = forking.serve_requests(requests)
     sys.stdout.flush()
     sys.stderr.flush()
     return status
@@ -293,7 +293,7 @@ def _wait(limits: dict[int, float]) -> tuple[int, int]:
 def _try(session: pytest.Session, items: list[pytest.Item], name: str, starter: socket.socket) -> int:
     """Runs tests with a mutant until one fails."""
     _activate(name)
-    forking._parent = lambda: starter  # type: ignore[assignment]
+    forking.parent = lambda: starter  # type: ignore[assignment]
     folder = _own_folder(session)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -313,7 +313,7 @@ def _record(session: pytest.Session, items: list[pytest.Item], known: dict[str, 
     _own_folder(session)
     calls: set[str] = set()
     _record_calls(calls.add)
-    forking._parent = lambda: starter  # type: ignore[assignment]
+    forking.parent = lambda: starter  # type: ignore[assignment]
     for item, following in zip(items, [*items[1:], None], strict=True):
         _CALLS.write_text("")
         calls.clear()

@@ -26,6 +26,7 @@ from tests.replay.worlds import job, workload
 _ONE = ("--seeds", "1", "--recurrences", "6", "--policy", "gts")
 
 
+@pytest.mark.thorough
 def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """The prior is a job of its own, trained over its horizon, and the replayed job names it."""
     reader = next(name for name in POLICIES if "prior_job_ids" in FIELDS[name])
@@ -83,6 +84,7 @@ def _cost(made: Workload, seed: int, before: Workload | None = None) -> float:
     return float(play(InProcess(spec, priors=priors), World(made), seed, recurrences=100).costs.sum())
 
 
+@pytest.mark.thorough
 def test_a_wrong_prior_is_outvoted() -> None:
     """With a prior whose epochs are mirrored over the batch sizes, a hundred recurrences cost at most 5% more."""
     ratios = []

@@ -21,7 +21,7 @@ def cells(line: str) -> list[str]:
 
 def test_a_comparison_fits_80_columns() -> None:
     """On a terminal wide tables come in blocks, each with the names of the rows, with all numbers of the pipe."""
-    status, text = on_terminal(wattwise(*_COMPARED, missing=("rich",)))
+    status, text = on_terminal(_COMPARED, missing=("rich",))
     assert (status, max(map(len, text.splitlines()))) == (0, 80)
     blocks = [part.splitlines() for part in text.split("\n\n")]
     whole = subprocess.run(wattwise(*_COMPARED, missing=("rich",)), capture_output=True, text=True, check=True).stdout
@@ -37,7 +37,7 @@ def test_a_comparison_fits_80_columns() -> None:
 def test_a_belief_fits_80_columns(tmp_path: Path) -> None:
     """The reasons of the next choices, which are texts, are wrapped below the numbers."""
     words = ("--synthetic", "large-optimum", "--recurrences", "4", "--belief", str(tmp_path / "belief.svg"))
-    status, text = on_terminal(wattwise("replay", *words))
+    status, text = on_terminal(("replay", *words))
     assert status == 0
     assert max(map(len, text.splitlines())) <= 80
     _, numbers, reasons = text.split("\n\n")

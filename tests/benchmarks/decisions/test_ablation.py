@@ -44,6 +44,7 @@ def test_every_part_has_an_effect(part: str, complete: _Walks) -> None:
     assert any(trials(world, ablation.PARTS[part]()) != complete[world] for world in _WORLDS)
 
 
+@pytest.mark.thorough
 def test_the_insurance_has_an_effect_after_hundreds_of_launches() -> None:
     """It may cost a small share of all launches."""
     worlds = ("steep-noisy", "two-humps")

@@ -15,7 +15,7 @@ from tests.changes import Recurring
 from tests.client.commands.conftest import Ask, row
 from tests.client.commands.test_watch import line_with, on_screen, watching
 from tests.live_server import LiveServer
-from tests.terminal import on_terminal, wattwise
+from tests.terminal import on_terminal
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +106,9 @@ def test_a_table_says_from_which_trial_claims_compare(ask: Ask, changed: Recurri
     assert row(ask(*listing), changed.job_id)[-1] == str(change.since_trial)
     environment = {"WATTWISE_SERVER": grpc_server.address}
     note = f"Compared only since a change of behaviour: {changed.job_id} since trial {change.since_trial}."
-    status, narrow = on_terminal(wattwise(*listing), 80, environment)
+    status, narrow = on_terminal(listing, 80, environment)
     assert status == 0
     assert note in " ".join(narrow.split())
-    _, wide = on_terminal(wattwise(*listing), 250, environment)
+    _, wide = on_terminal(listing, 250, environment)
     assert "since trial" in wide
     assert "Compared only" not in wide

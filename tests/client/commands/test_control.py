@@ -14,7 +14,7 @@ from wattwise import v1
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer
-from tests.terminal import on_terminal, wattwise
+from tests.terminal import on_terminal
 
 
 @pytest.fixture
@@ -378,7 +378,7 @@ def test_shown_job_fits_a_terminal(trainer: Trainer) -> None:
     trainer.report(trainer.next(), 10, metric=95.0)
     for _ in range(3):
         trainer.end(trainer.next(), v1.END_REASON_ERROR)
-    status, text = on_terminal(wattwise("jobs", "show", trainer.job_id))
+    status, text = on_terminal(("jobs", "show", trainer.job_id))
     assert status == 0
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80

@@ -23,8 +23,9 @@ from wattwise.commands.main import main
 from wattwise.commands.tables import policy, stage
 
 from tests.client.commands.conftest import Ask, records, row
+from tests.forking import run
 from tests.jobs import Trainer, job_spec, monitor_of, power_sample
-from tests.terminal import on_terminal, wattwise
+from tests.terminal import on_terminal
 
 AWAY = "127.0.0.1:1"
 
@@ -39,6 +40,8 @@ def shell(*words: str, missing: tuple[str, ...] = ()) -> list[str]:
 
 def answer(*words: str, missing: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """The result of such a process."""
+    if not missing:
+        return run(*words)
     return subprocess.run(shell(*words, missing=missing), capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -323,7 +326,7 @@ def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     trainer.report(trainer.next(), 110_000)
     trainer.next()
-    status, text = on_terminal(wattwise("jobs", "show", trainer.job_id))
+    status, text = on_terminal(("jobs", "show", trainer.job_id))
     shown = text.splitlines()
     table = next(number for number, line in enumerate(shown) if line.endswith("model"))
     assert (status, max(map(len, shown))) == (0, 80)

@@ -17,7 +17,7 @@ from wattwise.rpc.credentials import Credentials
 from tests.client.commands.conftest import Ask, records, row
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
-from tests.terminal import on_terminal, wattwise
+from tests.terminal import on_terminal
 
 FACTORS = (
     *("--electricity-price", "0.36", "--gpu-hour-price", "1.8", "--currency", "EUR"),
@@ -275,9 +275,9 @@ def test_unmeasured_energy_has_no_price(tmp_path: Path, ask: Ask) -> None:
 def test_the_money_of_batch_sizes_is_a_detail(priced: LiveServer) -> None:
     """The mean money of a delivery is in the wide table alone, so that the usual one fits 80 columns."""
     trainer = runs(priced, 16, [10e6, 10e6], Trainer(priced.trainer))
-    command = wattwise("jobs", "show", trainer.job_id, "--server", priced.address)
+    words = ("jobs", "show", trainer.job_id, "--server", priced.address)
     for options, there in (((), False), (("--wide",), True)):
-        status, text = on_terminal([*command, *options], 80)
+        status, text = on_terminal([*words, *options], 80)
         assert status == 0
         (table,) = (part for part in text.split("\n\n") if "missed" in part and "running" in part)
         assert ("money" in table) == there
@@ -287,7 +287,7 @@ def test_the_money_of_batch_sizes_is_a_detail(priced: LiveServer) -> None:
 def test_savings_fit_a_terminal(saving: Trainer) -> None:
     """On a terminal of 80 columns no line is wider."""
     for words in (("savings", saving.job_id), ("savings",), ("events",), ("events", saving.job_id)):
-        status, text = on_terminal(wattwise("jobs", *words))
+        status, text = on_terminal(("jobs", *words))
         assert status == 0
         assert max(map(len, text.splitlines())) <= 80
 
@@ -431,7 +431,7 @@ def test_no_events(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     none = ("jobs", "events", Trainer(stub).job_id, "--kind", "trial-failed")
     for options, shown in (((), "no events\n"), (("--no-headers",), "")):
         assert ask(*none, *options) == shown
-        assert on_terminal(wattwise(*none, *options)) == (0, shown)
+        assert on_terminal([*none, *options]) == (0, shown)
 
 
 def test_events_of_no_job(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

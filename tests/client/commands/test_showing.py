@@ -10,7 +10,7 @@ from wattwise.rpc.client import new_id
 
 from tests.client.commands.conftest import Ask, records, row
 from tests.jobs import Trainer, monitor_of, power_sample, result
-from tests.terminal import on_terminal, wattwise
+from tests.terminal import on_terminal
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_power_profile_of_a_trial(ask: Ask, trainer: Trainer) -> None:
 
 def test_trial_fits_a_terminal(trainer: Trainer) -> None:
     """On a terminal of 60 columns no line is wider."""
-    status, text = on_terminal(wattwise("jobs", "trial", trainer.job_id, "1"), 60)
+    status, text = on_terminal(("jobs", "trial", trainer.job_id, "1"), 60)
     assert (status, max(map(len, text.splitlines())) <= 60) == (0, True)
 
 

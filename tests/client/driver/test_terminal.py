@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.driver.running import PYTHON, Runs, result, shell, write_job
-from tests.terminal import on_terminal, plain_lines, wattwise
+from tests.terminal import on_terminal, plain_lines
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
 def test_plain_lines_where_nothing_is_redrawn(runs: Runs, missing: tuple[str, ...], kind: str) -> None:
     """Without `rich`, or on a terminal that cannot move its cursor, a run prints lines; its summary fits 80 columns."""
     job = write_job(runs.folder, shell(result()), run={"recurrences": 1})
-    status, text = on_terminal(wattwise("run", str(job), missing=missing), environment={"TERM": kind})
+    status, text = on_terminal(("run", str(job)), environment={"TERM": kind}, missing=missing)
     assert (status, "\x1b" in text) == (0, False)
     lines = text.splitlines()
     assert any(line.startswith("recurrence 1, try 1, trial 1, batch size 16, ") for line in lines)

@@ -66,6 +66,7 @@ def suspended(server: LiveServer) -> Iterator[None]:
         os.kill(server.process.pid, signal.SIGCONT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("several", "documented"), [(True, 13.0), (False, 40.0)])
 def test_quiet_stream_leaves_a_suspended_server(tmp_path: Path, *, several: bool, documented: float) -> None:
     """A stream on which nothing is sent ends within the documented time. Without the option it takes over a minute."""
@@ -89,6 +90,7 @@ def test_quiet_stream_leaves_a_suspended_server(tmp_path: Path, *, several: bool
             reader.join()
 
 
+@pytest.mark.thorough
 def test_quiet_stream_stays_open(tmp_path: Path) -> None:
     """Pings hardly rarer than the server allows are not too many; the third one too many would end the stream."""
     interval = ("grpc.keepalive_time_ms", 5_500)

@@ -113,6 +113,7 @@ def test_too_many_misses(grpc_addr: str) -> None:
     assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [v1.END_REASON_MAX_EPOCHS] * 2
 
 
+@pytest.mark.thorough
 def test_advice_of_the_server(grpc_addr: str) -> None:
     """Once every batch size has missed, the error has the advice of the server."""
     bso = launched(grpc_addr)

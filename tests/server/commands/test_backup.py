@@ -21,6 +21,7 @@ from wattwise_server.store.sqlite.backup import restore
 from wattwise_server.store.sqlite.migrate import migrations
 
 from tests.client.test_files import SPECIAL
+from tests.forking import run
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 
@@ -28,8 +29,7 @@ from tests.live_server import LiveServer
 def wattwise(server: LiveServer, *arguments: str | Path, fails: bool = False) -> str:
     """Runs the command on the server's database; returns its output, or its error if it `fails`."""
     environment = {**os.environ, "WATTWISE_DATABASE": f"sqlite:///{server.database}"}
-    command = [Path(sys.executable).with_name("wattwise"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = run(*arguments, environment=environment)
     assert done.returncode == (1 if fails else 0), done
     assert "Traceback" not in done.stderr
     return done.stderr if fails else done.stdout

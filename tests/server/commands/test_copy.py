@@ -30,6 +30,7 @@ from wattwise_server.store.tables import TABLES
 
 from tests.conformance.refusal import MismatchError
 from tests.conformance.replay import Replay
+from tests.forking import run
 from tests.jobs import Trainer, power_sample
 from tests.live_server import LiveServer
 from tests.test_scenarios import OverGrpc, scenarios
@@ -44,8 +45,7 @@ OF_ONE_DATABASE = {"job_versions", "leases", "servers", "retention", "wattwise_s
 
 def copy(source: str | Path, target: str | Path, *, fails: bool = False) -> str:
     """Runs `wattwise copy`, with paths for files; returns its output, or its error if it `fails`."""
-    command = [WATTWISE, "copy", url_of(source), url_of(target)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run("copy", url_of(source), url_of(target))
     assert done.returncode == (1 if fails else 0), done
     assert "Traceback" not in done.stderr
     assert bool(done.stderr) == fails
@@ -171,6 +171,7 @@ def test_every_table_is_copied_or_belongs_to_one_database(file: Path, postgres_u
     assert {row["tablename"] for row in rows} == {*NAMES, *OF_ONE_DATABASE}
 
 
+@pytest.mark.thorough
 def test_a_server_on_the_copy_decides_the_same(file: Path, postgres_url: str, tmp_path: Path) -> None:
     """For every job the same next trial and the same answer to the launch ids so far; new jobs find their place."""
     copy(file, postgres_url)
@@ -226,7 +227,7 @@ def test_targets_with_content_are_refused(file: Path, postgres_url: str, tmp_pat
     """A target with jobs is refused and unchanged; one that a server has opened without a job is filled."""
     empty = tmp_path / "empty.db"
     for database in (url_of(empty), postgres_url):
-        subprocess.run([WATTWISE, "migrate", "--database", database], check=True, capture_output=True)
+        assert run("migrate", "--database", database).returncode == 0
     copy(file, empty)
     copy(file, postgres_url)
     before, rows = dump(empty), counts(postgres_url)
@@ -344,9 +345,10 @@ def stuck_copy(source: str | Path, target: str | Path, url: str) -> Iterator[sub
                 process.kill()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_copy_leaves_postgres_empty(file: Path, postgres_url: str, tmp_path: Path) -> None:
     """Killed, interrupted or cut off in the middle, a copy leaves nothing; no server starts meanwhile."""
-    subprocess.run([WATTWISE, "migrate", "--database", postgres_url], check=True, capture_output=True)
+    assert run("migrate", "--database", postgres_url).returncode == 0
     execute(
         postgres_url,
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -382,8 +384,7 @@ def test_an_interrupted_copy_leaves_postgres_empty(file: Path, postgres_url: str
 
 def cannot_serve(url: str, words: str) -> None:
     """A server refuses a database, and says why."""
-    command = [WATTWISE, "serve", "--address", "127.0.0.1:0", "--database", url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = run("serve", "--address", "127.0.0.1:0", "--database", url)
     assert done.returncode == 1
     assert words in done.stderr
 
@@ -394,6 +395,7 @@ def connections(url: str) -> int:
     return int(ask(url, lambda connection: connection.fetchval(sql)))
 
 
+@pytest.mark.thorough
 def test_an_interrupted_copy_leaves_no_file(file: Path, postgres_url: str, tmp_path: Path) -> None:
     """Killed, interrupted or cut off in the middle, a copy leaves no target."""
     copy(file, postgres_url)
@@ -412,7 +414,7 @@ def test_an_interrupted_copy_leaves_no_file(file: Path, postgres_url: str, tmp_p
 
 def test_a_difference_is_noticed(file: Path, postgres_url: str) -> None:
     """A target that stores another value is not filled."""
-    subprocess.run([WATTWISE, "migrate", "--database", postgres_url], check=True, capture_output=True)
+    assert run("migrate", "--database", postgres_url).returncode == 0
     execute(
         postgres_url,
         "CREATE FUNCTION alter_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"

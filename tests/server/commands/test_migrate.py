@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Coroutine
@@ -22,6 +21,7 @@ from wattwise_server.store.postgres.migrate import migrations as postgres_migrat
 from wattwise_server.store.postgres.open import migrate_postgres
 from wattwise_server.store.sqlite.migrate import migrations, schema_version
 
+from tests.forking import run
 from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
 
@@ -33,8 +33,7 @@ _T = TypeVar("_T")
 
 def migrated(url: str, status: int = 0) -> str:
     """Runs the command; returns its output, or its error if it is to fail."""
-    command = [WATTWISE, "migrate", "--database", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run("migrate", "--database", url)
     assert done.returncode == status, done
     return done.stderr if status else done.stdout
 

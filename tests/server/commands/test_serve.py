@@ -6,8 +6,6 @@ import os
 import re
 import socket
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from wattwise_server.errors import StartError
 from wattwise_server.store.sqlite.migrate import migrate, migrations
 
+from tests.forking import run
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
@@ -28,10 +27,7 @@ OURS = [f"wattwise.v1.{name}" for name in ("BatchSizeOptimizer", "JobReader", "J
 
 def refuse(*arguments: str, folder: Path, **variables: str) -> str:
     """Starts a server whose start must fail; returns its error."""
-    command = [sys.executable, "-m", "wattwise_server", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=30, check=False, cwd=folder, env={**os.environ, **variables}
-    )
+    done = run("serve", *arguments, folder=folder, environment={**os.environ, **variables})
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -140,8 +136,7 @@ def _new_database(folder: Path) -> str:
 
 def failing(*words: str) -> str:
     """What a `wattwise` command that fails writes to stderr."""
-    command = [sys.executable, "-m", "wattwise", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run(*words)
     assert done.returncode == 1
     return done.stderr
 

@@ -87,6 +87,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         typed.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the guide makes its certificates with OpenSSL")
 def test_commands_on_tls_and_tokens(shell: Shell) -> None:
     """All commands succeed in order: tokens are created, used and replaced, then TLS and mutual TLS."""

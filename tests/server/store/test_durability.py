@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 
 import grpc
+import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
 
@@ -35,6 +36,7 @@ def choices(server: LiveServer, *, restarts: bool, **fields: Any) -> list[int]:
     return sizes
 
 
+@pytest.mark.thorough
 def test_same_seed_same_choices_over_restarts(server: LiveServer) -> None:
     """A job chooses the same batch sizes whether or not its server is killed repeatedly."""
     for fields in ({"num_pruning_rounds": 1}, {"policy": "gts"}, {"policy": "gts", "window_size": 3}):

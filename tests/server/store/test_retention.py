@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
@@ -104,6 +105,7 @@ async def act(site: Site, event: Any, running: list[TrialId], epochs: dict[int, 
     return None
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(events=EVENTS, window=st.sampled_from([0, 2]), rounds=st.sampled_from([0, 2]))
 @example(events=LOST_AND_BACK, window=0, rounds=2)

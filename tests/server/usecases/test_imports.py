@@ -462,6 +462,7 @@ def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
     assert watched.figure("wattwise_running_trials") == 0
 
 
+@pytest.mark.thorough
 def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
     """Imports that are retried until they are acknowledged are recorded exactly once, wherever the server is killed."""
     trainer = Trainer(server.trainer, policy="knowledge_gradient")

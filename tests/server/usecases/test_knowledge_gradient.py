@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
+import pytest
 from wattwise import v1
 from wattwise_server.policy.cost import with_unit
 
@@ -41,6 +42,7 @@ def train(job: Trainer, trial: v1.Trial) -> str:
     raise AssertionError("the last epoch ends every trial")
 
 
+@pytest.mark.thorough
 def test_kill_changes_no_choice(server: LiveServer) -> None:
     """A server that is killed before every launch makes the choices, and gives the bounds, of one that is not."""
     undisturbed = kg_trainer(server, window_size=8)
