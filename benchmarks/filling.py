@@ -11,7 +11,7 @@ from pathlib import Path
 from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
 
@@ -54,11 +54,11 @@ async def _seed(path: Path, ids: list[str], batch_sizes: Sequence[int], running:
         optimizer = Optimizer(store, clock)
         for each in ids:
             spec = jobs.job_spec(job_id=each, batch_sizes=batch_sizes, num_pruning_rounds=1)
-            await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
+            await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
             for _ in range(TRIALS):
                 trial = await optimizer.next_trial(each, new_id())
-                for request in jobs.whole_trial(convert.trial(trial)):
-                    await optimizer.report(convert.report(request))
+                for request in jobs.whole_trial(answers.trial(trial)):
+                    await optimizer.report(requests.report(request))
             for _ in range(running):
                 await optimizer.next_trial(each, new_id())
 

@@ -18,7 +18,7 @@ import uvloop
 from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
 
@@ -56,9 +56,9 @@ async def _measure(*, profile: bool) -> None:
 
 
 async def _trial(optimizer: Optimizer) -> v1.Trial:
-    job, _ = await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
+    job, _ = await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
     trial = await optimizer.next_trial(job.spec.job_id, new_id())
-    return convert.trial(trial)
+    return answers.trial(trial)
 
 
 async def _round(optimizer: Optimizer, sources: list[jobs.Reports]) -> tuple[float, float, float]:
@@ -67,8 +67,9 @@ async def _round(optimizer: Optimizer, sources: list[jobs.Reports]) -> tuple[flo
     async def caller(source: jobs.Reports) -> None:
         for _ in range(_CALLS):
             request = v1.ReportResultRequest.FromString(next(source).SerializeToString())
-            response = v1.ReportResultResponse()
-            convert.fill_decision(response.decision, await optimizer.report(convert.report(request)))
+            response = v1.ReportResultResponse(
+                decision=answers.decision(await optimizer.report(requests.report(request)))
+            )
             response.SerializeToString()
 
     begun = (time.perf_counter(), time.thread_time(), time.process_time())

@@ -12,7 +12,7 @@ from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import EndReason
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers, requests
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
@@ -34,7 +34,7 @@ async def _measure(database: Path) -> float:
         optimizer = Optimizer(store, clock, Limits(max_running_trials=0))
         # A policy that tries both batch sizes from the start. Trials of the best known one are not stopped.
         spec = jobs.job_spec(batch_sizes=[32, 64], policy="gts")
-        await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
+        await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
         best = await _next(optimizer, spec.job_id)
         while best.batch_size == spec.default_batch_size:
             best = await _next(optimizer, spec.job_id)
@@ -43,10 +43,10 @@ async def _measure(database: Path) -> float:
         async def run_some() -> None:
             for _ in waiting:
                 trial = await _next(optimizer, spec.job_id)
-                await optimizer.report(convert.report(_report(trial, 10.0, 0.1)))
+                await optimizer.report(requests.report(_report(trial, 10.0, 0.1)))
 
         await asyncio.gather(*(run_some() for _ in range(_AT_ONCE)))
-        stopping = asyncio.create_task(optimizer.report(convert.report(_report(best, 1.0, 0.95))))
+        stopping = asyncio.create_task(optimizer.report(requests.report(_report(best, 1.0, 0.95))))
         pauses = []
         while not stopping.done():
             start = time.perf_counter()
@@ -60,7 +60,7 @@ async def _measure(database: Path) -> float:
 
 async def _next(optimizer: Optimizer, job_id: str) -> v1.Trial:
     trial = await optimizer.next_trial(job_id, new_id())
-    return convert.trial(trial)
+    return answers.trial(trial)
 
 
 def _report(trial: v1.Trial, cost: float, metric: float) -> v1.ReportResultRequest:

@@ -26,7 +26,7 @@ from wattwise_server.policy.history import observe, prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.policy.thompson import generator
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import requests
 from wattwise_server.usecases.job_spec import resolve
 
 from wattwise_replay.engines import Dispatch, TrialEnd
@@ -61,7 +61,7 @@ class InProcess:
     ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
-            self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), policies)
+            self._spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job.to_proto())), policies)
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self._spec.policy]

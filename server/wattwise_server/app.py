@@ -38,7 +38,6 @@ from wattwise_server.store.base import Store
 from wattwise_server.store.open import is_shared, open_store, shown_url
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
-from wattwise_server.usecases.figures import figures
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
@@ -216,7 +215,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             looking = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
             counting = _counting(store, watch.observer)
             serving = _serving(server, methods, health_service, store.check, config.grace_seconds)
-            measuring = watch.serving_metrics(partial(figures, store, statistics, config.metrics_jobs))
+            measuring = watch.serving_metrics(partial(statistics.named_totals, config.metrics_jobs))
             async with serving, sweeping, pruning, looking, counting, measuring:
                 settings = {
                     "address": address,

@@ -406,6 +406,11 @@ class DetectedChange(NamedTuple):
     detected_by_trial: int
 
     @property
+    def finite_factor(self) -> float | None:
+        """The factor; None if it is infinite."""
+        return self.factor if math.isfinite(self.factor) else None
+
+    @property
     def message(self) -> str:
         """What has changed since when, for people."""
         # Close to 1, one digit would say that nothing has changed.
@@ -614,25 +619,39 @@ class ListedJob(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What training took: seconds, joules as measured, and cost in joules, which may follow from computed ones.
+    """What training took; cost is in joules, and may follow from computed sums in place of measured ones.
 
     Attributes:
-        energy_joules: None if no energy was measured.
+        energy_joules: As measured; None if no energy was.
+        money: None without prices.
+        carbon_grams: Of CO2 equivalent; None without a carbon intensity, or if no energy was measured.
     """
 
     time_seconds: float = 0.0
     energy_joules: float | None = None
     cost: float = 0.0
+    money: float | None = None
+    carbon_grams: float | None = None
 
     def plus(self, other: Usage) -> Usage:
-        """The sum; it leaves out energy that was not measured."""
-        energy = _sum(self.energy_joules, other.energy_joules)
-        return Usage(self.time_seconds + other.time_seconds, energy, self.cost + other.cost)
+        """The sum; it leaves out what is unknown of one of both."""
+        return Usage(
+            self.time_seconds + other.time_seconds,
+            _sum(self.energy_joules, other.energy_joules),
+            self.cost + other.cost,
+            _sum(self.money, other.money),
+            _sum(self.carbon_grams, other.carbon_grams),
+        )
 
     def times(self, factor: float) -> Usage:
         """A multiple."""
-        energy = None if self.energy_joules is None else factor * self.energy_joules
-        return Usage(factor * self.time_seconds, energy, factor * self.cost)
+        return Usage(
+            factor * self.time_seconds,
+            None if self.energy_joules is None else factor * self.energy_joules,
+            factor * self.cost,
+            None if self.money is None else factor * self.money,
+            None if self.carbon_grams is None else factor * self.carbon_grams,
+        )
 
 
 class Quantities(NamedTuple):
@@ -647,28 +666,6 @@ class Quantities(NamedTuple):
     def plus(self, other: Quantities) -> Quantities:
         """The sum; known if either is."""
         return Quantities(*map(_sum, self, other))
-
-
-class Amount(NamedTuple):
-    """Usage with its money, and the grams of CO2 equivalent.
-
-    Attributes:
-        money: None without prices.
-        carbon_grams: None without a carbon intensity, or if no energy was measured.
-    """
-
-    usage: Usage = Usage()
-    money: float | None = None
-    carbon_grams: float | None = None
-
-    def plus(self, other: Amount) -> Amount:
-        """The sum; money and carbon are known if either knows them."""
-        money, carbon = _sum(self.money, other.money), _sum(self.carbon_grams, other.carbon_grams)
-        return Amount(self.usage.plus(other.usage), money, carbon)
-
-    def quantities(self) -> Quantities:
-        """All of them alike."""
-        return Quantities(*self.usage, self.money, self.carbon_grams)
 
 
 class SavingsVerdict(Enum):
@@ -716,7 +713,7 @@ class Totals(NamedTuple):
     num_deliveries: int = 0
     num_missed: int = 0
     num_undecided: int = 0
-    spent: Amount = Amount()
+    spent: Usage = Usage()
     saved: Quantities = Quantities()
     num_jobs_with_savings: int = 0
     saved_at_least: Quantities = Quantities()

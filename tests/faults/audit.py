@@ -15,7 +15,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise_server.domain import TRAINER_END_REASONS, EndReason, Job, Measurement, Trial, TrialId
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial
 from wattwise_server.usecases.administration import Administration
@@ -104,7 +104,7 @@ def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measureme
     if book.stopped:
         assert not trial.running, f"{book.trial.id} was stopped, but is running"
     if book.ended is not None:
-        shown = convert.trial(trial)
+        shown = answers.trial(trial)
         assert (shown.status, shown.end_reason) == (book.ended.status, book.ended.end_reason)
     elif trial.end_reason in TRAINER_END_REASONS:
         assert book.ending is not None, "it was ended without an EndTrial"
@@ -143,7 +143,7 @@ async def _replay(database: Path, ledger: Ledger) -> int:
             optimizer, administration = Optimizer(store, replay.clock), Administration(store, replay.clock)
             for job_id in job_ids:
                 book = ledger.jobs[job_id]
-                await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=book.spec)))
+                await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=book.spec)))
                 played += await _play(optimizer, replay, book, kept[job_id])
                 job = await administration.job(job_id)
                 assert replace(job, create_time=replay.now) == replace(original[job_id], create_time=replay.now)
@@ -218,9 +218,8 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
             monitor = trials[key.trial_number].monitor
-            decision = v1.Decision()
-            convert.fill_decision(decision, await optimizer.report(Report(key, *sums, monitor)))
-            _check_decision(book, key, call.epoch, decision)
+            decision = answers.decision(await optimizer.report(Report(key, *sums, monitor)))
+            _check_decision(book, key, call.epoch, v1.Decision(**decision))
         else:
             await optimizer.end_trial(key, call)
     return len(calls)

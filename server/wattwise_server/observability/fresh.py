@@ -7,7 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent import futures
 from contextlib import asynccontextmanager, suppress
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from wattwise_server.errors import ServiceError
 from wattwise_server.observability.logs import log_event, log_exception
@@ -25,7 +26,8 @@ _PATIENCE_SECONDS = 3.0
 """How long who asks waits for a new value. Prometheus waits 10 s for all metrics."""
 
 
-class Computed(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Computed(Generic[T]):
     """A value, and how many seconds ago it was computed."""
 
     value: T

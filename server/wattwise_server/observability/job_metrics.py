@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from wattwise_server.domain import Quantities, SavingsVerdict, Totals
+from wattwise_server.domain import SavingsVerdict, Totals
 from wattwise_server.observability.fresh import Computed
 
 Figures: TypeAlias = tuple[Totals, Mapping[str, Totals]]
@@ -136,32 +137,29 @@ _COUNTS = (
     ),
 )
 
-_KINDS: Sequence[tuple[str, str, Callable[[Totals], Quantities]]] = (
-    ("spent", "What trials of {} took: ", lambda each: each.spent.quantities()),
-    ("saved", "Estimate of what was saved by {}, negative for a loss: ", lambda each: each.saved),
-    ("saved_at_least", "Lower 95% bound of what was saved by {}: ", lambda each: each.saved_at_least),
+_KINDS = (
+    ("spent", "What trials of {} took: "),
+    ("saved", "Estimate of what was saved by {}, negative for a loss: "),
+    ("saved_at_least", "Lower 95% bound of what was saved by {}: "),
 )
-_QUANTITIES: Sequence[tuple[str, str, Callable[[Quantities], float | None]]] = (
-    ("cost_joules", "cost.", lambda amount: amount.cost),
-    ("energy_joules", "energy.", lambda amount: amount.energy_joules),
-    ("training_seconds", "training time.", lambda amount: amount.time_seconds),
-    ("carbon_grams", "CO2 equivalent.", lambda amount: amount.carbon_grams),
-    ("money", "money, by currency.", lambda amount: amount.money),
+"""Attributes of totals, which are the beginnings of names."""
+_QUANTITIES = (
+    ("cost_joules", "cost", "cost."),
+    ("energy_joules", "energy_joules", "energy."),
+    ("training_seconds", "time_seconds", "training time."),
+    ("carbon_grams", "carbon_grams", "CO2 equivalent."),
+    ("money", "money", "money, by currency."),
 )
+"""The ends of names, with the attributes of what was spent or saved."""
 
 
 def _amounts(currency: str) -> Iterator[_Family]:
-    for kind, text, amount_of in _KINDS:
-        for quantity, what, value_of in _QUANTITIES:
-            name, money = f"{kind}_{quantity}", quantity == "money"
-            samples = partial(_quantity, amount_of, value_of, (currency,) if money else ())
-            yield _Family(name, name, text + what, samples, ("currency",) if money else ())
+    for kind, text in _KINDS:
+        for quantity, attribute, what in _QUANTITIES:
+            labels = {"currency": currency} if quantity == "money" else {}
+            samples = partial(_amount, attrgetter(f"{kind}.{attribute}"), tuple(labels.values()))
+            yield _Family(f"{kind}_{quantity}", f"{kind}_{quantity}", text + what, samples, tuple(labels))
 
 
-def _quantity(
-    amount_of: Callable[[Totals], Quantities],
-    value_of: Callable[[Quantities], float | None],
-    labels: Sequence[str],
-    figures: Totals,
-) -> Samples:
-    return _number(value_of(amount_of(figures)), *labels)
+def _amount(value_of: Callable[[Totals], float | None], labels: Sequence[str], totals: Totals) -> Samples:
+    return _number(value_of(totals), *labels)

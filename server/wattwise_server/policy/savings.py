@@ -191,6 +191,26 @@ class SavingsEstimate:
         return None if self.baseline is None else (self.spent - self.running) - self.deliveries * self._model
 
     @property
+    def confidence(self) -> float:
+        """Probability that `at_least` is never wrong."""
+        return CONFIDENCE
+
+    @property
+    def measured_spent(self) -> float | None:
+        """S; None if the quantity is unknown."""
+        return self.spent if self.measured else None
+
+    @property
+    def baselines_to_settle(self) -> int | None:
+        """Launches of the default that would show a saving, together with `launches_to_settle`."""
+        return self.settling.runs if self.settling else None
+
+    @property
+    def launches_to_settle(self) -> int | None:
+        """Launches of the batch size in use that would show a saving, together with `baselines_to_settle`."""
+        return self.settling.launches if self.settling else None
+
+    @property
     def _model(self) -> float:
         """M."""
         if self.with_default is not None:

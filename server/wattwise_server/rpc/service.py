@@ -6,33 +6,35 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
-from itertools import takewhile
+from operator import attrgetter
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
 
 from wattwise_server.config import Factors
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.observability.call import current_call
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers, requests
 from wattwise_server.rpc.calls import Context, StreamLimit
 from wattwise_server.rpc.faults import together
 from wattwise_server.rpc.paging import (
     EVENTS_AT_A_TIME,
-    JOBS_AT_A_TIME,
     MEASUREMENTS_AT_A_TIME,
     MOST_MEASUREMENTS,
-    PAGE_BYTES,
     TRIALS_AT_A_TIME,
     USUAL_MEASUREMENTS,
     PageSpace,
     PageTokens,
+    fill,
     page_size,
 )
 from wattwise_server.rpc.streams import TrialStream, WatchPace
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
+from wattwise_server.usecases.job_view import job_with_details
 from wattwise_server.usecases.lookup import check_job_id
 from wattwise_server.usecases.optimizer import Optimizer, trainers_reason
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
@@ -55,8 +57,8 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
         """Creates or confirms a job."""
         call = current_call.get()
-        job, created = await self._optimizer.register(convert.job_draft(request), call.reach if call else "")
-        return v1.RegisterJobResponse(job=convert.job(job), created=created)
+        job, created = await self._optimizer.register(requests.job_draft(request), call.reach if call else "")
+        return v1.RegisterJobResponse(job=answers.job(job), created=created)
 
     async def GetNextBatchSize(
         self, request: v1.GetNextBatchSizeRequest, context: Context
@@ -69,13 +71,12 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
             unconnected_ranks=request.unconnected_ranks,
             labels=request.labels,
         )
-        return v1.GetNextBatchSizeResponse(trial=convert.trial(trial))
+        return v1.GetNextBatchSizeResponse(trial=answers.trial(trial))
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
         """Records one epoch's measurement."""
-        response = v1.ReportResultResponse()
-        convert.fill_decision(response.decision, await self._optimizer.report(convert.report(request)))
-        return response
+        decision = await self._optimizer.report(requests.report(request))
+        return v1.ReportResultResponse(decision=answers.decision(decision))
 
     async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
@@ -86,38 +87,39 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
         """Renews a lease."""
-        response = v1.HeartbeatResponse()
-        convert.fill_decision(response.decision, await self._optimizer.heartbeat(convert.trial_key(request)))
-        return response
+        decision = await self._optimizer.heartbeat(requests.trial_id(request))
+        return v1.HeartbeatResponse(decision=answers.decision(decision))
 
     async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
         """Ends a trial whose trainer has exited."""
-        reason = convert.end_reason(request.end_reason)
-        key, _ = together(lambda: convert.trial_key(request), lambda: trainers_reason(reason))
-        return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
+        reason = requests.end_reason(request.end_reason)
+        key, _ = together(lambda: requests.trial_id(request), lambda: trainers_reason(reason))
+        return v1.EndTrialResponse(trial=answers.trial(await self._optimizer.end_trial(key, reason)))
 
     async def ImportTrial(self, request: v1.ImportTrialRequest, context: Context) -> v1.ImportTrialResponse:
         """Records a trial that ran without the server."""
-        trial, created = await self._importer.import_trial(convert.imported_trial(request))
-        return v1.ImportTrialResponse(trial=convert.trial(trial), created=created)
+        trial, created = await self._importer.import_trial(requests.imported_trial(request))
+        return v1.ImportTrialResponse(trial=answers.trial(trial), created=created)
 
     async def LookupTrial(self, request: v1.LookupTrialRequest, context: Context) -> v1.LookupTrialResponse:
         """The trial of a launch."""
         trial = await self._optimizer.lookup(request.job_id, request.launch_id)
-        return v1.LookupTrialResponse(trial=convert.trial(trial))
+        return v1.LookupTrialResponse(trial=answers.trial(trial))
 
     async def AcquirePowerLimit(
         self, request: v1.AcquirePowerLimitRequest, context: Context
     ) -> v1.AcquirePowerLimitResponse:
         """What a trial does about the power limit of its batch size."""
-        return convert.acquired_limit(await self._power_limits.acquire(convert.trial_key(request)))
+        return answers.message(
+            v1.AcquirePowerLimitResponse, await self._power_limits.acquire(requests.trial_id(request))
+        )
 
     async def ReportPowerProfile(
         self, request: v1.ReportPowerProfileRequest, context: Context
     ) -> v1.ReportPowerProfileResponse:
         """Records a profile of power limits."""
-        limit = await self._power_limits.report(convert.trial_key(request), convert.power_samples(request))
-        return v1.ReportPowerProfileResponse(power_setting=convert.power_setting(limit))
+        limit = await self._power_limits.report(requests.trial_id(request), requests.power_samples(request))
+        return v1.ReportPowerProfileResponse(power_setting=v1.PowerSetting(limit_watts_per_gpu=limit))
 
 
 class JobReaderService(v1.JobReaderServicer):
@@ -135,67 +137,56 @@ class JobReaderService(v1.JobReaderServicer):
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
         """One job."""
         job = await self._administration.job(request.job_id)
-        return v1.GetJobResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.GetJobResponse, job_with_details(job))
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
         size, wanted, after = together(
             lambda: page_size(request.page_size),
-            lambda: convert.job_list(request),
+            lambda: requests.job_list(request),
             lambda: self._tokens.job_place(request),
         )
         page = v1.ListJobsResponse()
         if request.with_total_size:
             page.total_size = await self._administration.count_jobs(wanted)
-        found, space = await self._administration.jobs(wanted, after, size + 1), PageSpace()
-        for begin in range(0, min(size, len(found)), JOBS_AT_A_TIME):
-            listed = found[begin : min(size, begin + JOBS_AT_A_TIME)]
-            summaries = await self._statistics.summaries(listed) if wanted.with_activity else [None] * len(listed)
-            page.jobs.extend(takewhile(space.takes, map(convert.listed_job, listed, summaries)))
-            if len(page.jobs) < begin + len(listed):
-                break
-            # Others go on meanwhile.
-            await asyncio.sleep(0)
-        if len(page.jobs) < len(found):
-            page.next_page_token = self._tokens.job_token(request, found[len(page.jobs) - 1].position)
+        end = await fill(
+            page.jobs.append,
+            size,
+            after,
+            read=partial(self._statistics.listings, wanted),
+            place_of=attrgetter("position"),
+            show=partial(answers.message, v1.JobListing),
+        )
+        if end is not None:
+            page.next_page_token = self._tokens.job_token(request, end)
         return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
         """A page of trials."""
         size, wanted, place = together(
             lambda: page_size(request.page_size),
-            lambda: convert.trial_list(request),
+            lambda: requests.trial_list(request),
             lambda: self._tokens.place(request),
         )
-        after = place or convert.first_place(request)
-        page, space = v1.ListTrialsResponse(), PageSpace()
+        page = v1.ListTrialsResponse()
         if request.with_total_size:
             page.total_size = await self._administration.count_trials(wanted)
-        while len(page.trials) < size:
-            asked = min(size - len(page.trials), TRIALS_AT_A_TIME)
-            found = await self._administration.trials(wanted, after, asked)
-            for each in found.trials:
-                trial = convert.shown_trial(each.shown)
-                if not space.takes(trial):
-                    page.next_page_token = self._tokens.token(request, after)
-                    return page
-                page.trials.append(trial)
-                after = each.place
-            after = found.end
-            if not after:
-                return page
-        page.next_page_token = self._tokens.token(request, after)
+        end = await fill(
+            page.trials.append,
+            size,
+            place or requests.first_place(request),
+            read=partial(self._administration.trials, wanted),
+            place_of=attrgetter("place"),
+            show=lambda each: each.trial and answers.message(v1.Trial, each.trial),
+            at_a_time=TRIALS_AT_A_TIME,
+        )
+        if end is not None:
+            page.next_page_token = self._tokens.token(request, end)
         return page
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its power profile."""
-        found = await self._administration.trial(convert.shown_trial_key(request))
-        response = v1.GetTrialResponse(trial=convert.shown_trial(found.shown))
-        if found.samples:
-            response.power_profile.CopyFrom(
-                convert.power_profile(found.spec, found.shown.trial.number, found.shown.trial.batch_size, found.samples)
-            )
-        return response
+        return answers.message(v1.GetTrialResponse, await self._administration.trial(requests.shown_trial_id(request)))
 
     async def ListMeasurements(
         self, request: v1.ListMeasurementsRequest, context: Context
@@ -203,21 +194,21 @@ class JobReaderService(v1.JobReaderServicer):
         """A page of measurements."""
         size, key, place = together(
             lambda: page_size(request.page_size, USUAL_MEASUREMENTS, MOST_MEASUREMENTS),
-            lambda: convert.shown_trial_key(request),
+            lambda: requests.shown_trial_id(request),
             lambda: self._tokens.place(request),
         )
-        after = next(iter(place), 0)
         page = v1.ListMeasurementsResponse()
-        while len(page.measurements) < size and page.ByteSize() < PAGE_BYTES:
-            wanted = min(size - len(page.measurements), MEASUREMENTS_AT_A_TIME)
-            found = await self._administration.measurements(key, after, wanted + 1, newest_first=request.newest_first)
-            page.measurements.extend(map(convert.measurement, found[:wanted]))
-            if len(found) <= wanted:
-                return page
-            after = found[wanted - 1].epoch
-            # Other calls are served in between.
-            await asyncio.sleep(0)
-        page.next_page_token = self._tokens.token(request, (after,))
+        end = await fill(
+            page.measurements.append,
+            size,
+            next(iter(place), 0),
+            read=partial(self._administration.measurements, key, newest_first=request.newest_first),
+            place_of=attrgetter("epoch"),
+            show=partial(answers.message, v1.Measurement),
+            at_a_time=MEASUREMENTS_AT_A_TIME,
+        )
+        if end is not None:
+            page.next_page_token = self._tokens.token(request, (end,))
         return page
 
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
@@ -225,20 +216,20 @@ class JobReaderService(v1.JobReaderServicer):
         size, after, wanted = together(
             lambda: page_size(request.page_size),
             lambda: self._tokens.place(request),
-            lambda: convert.history_list(request),
+            lambda: requests.history_list(request),
         )
-        page, space, full = v1.ListEventsResponse(), PageSpace(), False
-        while len(page.events) < size and not full:
-            asked = min(size - len(page.events), EVENTS_AT_A_TIME)
-            found = await self._administration.history(wanted, after, asked + 1)
-            taken = list(takewhile(space.takes, (convert.event(each.entry) for each in found[:asked])))
-            page.events.extend(taken)
-            if len(taken) == len(found):
-                return page
-            if taken:
-                after = found[len(taken) - 1].place
-            full = len(taken) < asked
-        page.next_page_token = self._tokens.token(request, after)
+        page = v1.ListEventsResponse()
+        end = await fill(
+            page.events.append,
+            size,
+            after,
+            read=partial(self._administration.history, wanted),
+            place_of=attrgetter("place"),
+            show=partial(answers.message, v1.Event),
+            at_a_time=EVENTS_AT_A_TIME,
+        )
+        if end is not None:
+            page.next_page_token = self._tokens.token(request, end)
         return page
 
     async def WatchJob(
@@ -248,7 +239,7 @@ class JobReaderService(v1.JobReaderServicer):
         with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:
-                    yield v1.WatchJobResponse(job=convert.job(job), details=convert.job_details(job))
+                    yield answers.message(v1.WatchJobResponse, job_with_details(job))
                     await pause()
 
     async def WatchTrials(
@@ -259,7 +250,7 @@ class JobReaderService(v1.JobReaderServicer):
             async with aclosing(self._administration.watch_trials(request.job_id)) as changes:
                 async for trials in changes:
                     response, space = v1.WatchTrialsResponse(), PageSpace()
-                    for trial in map(convert.shown_trial, trials):
+                    for trial in map(partial(answers.message, v1.Trial), trials):
                         if not space.takes(trial):
                             yield response
                             response, space = v1.WatchTrialsResponse(), PageSpace()
@@ -282,9 +273,8 @@ class JobReaderService(v1.JobReaderServicer):
         self, request: v1.GetJobStatisticsRequest, context: Context
     ) -> v1.GetJobStatisticsResponse:
         """The figures of a job."""
-        return v1.GetJobStatisticsResponse(
-            statistics=convert.job_statistics(await self._statistics.job(request.job_id))
-        )
+        statistics = await self._statistics.job(request.job_id)
+        return v1.GetJobStatisticsResponse(statistics=answers.message(v1.JobStatistics, statistics))
 
     async def ListTrialBuckets(
         self, request: v1.ListTrialBucketsRequest, context: Context
@@ -293,7 +283,7 @@ class JobReaderService(v1.JobReaderServicer):
         job_id, size, max_ranges, place = together(
             lambda: check_job_id(request.job_id),
             lambda: page_size(request.page_size, MAX_RANGES, MAX_RANGES),
-            lambda: convert.max_ranges(request),
+            lambda: requests.max_ranges(request),
             lambda: self._tokens.place(request),
         )
         *division, after = place or (-1,)
@@ -303,14 +293,17 @@ class JobReaderService(v1.JobReaderServicer):
             Division(*division) if division else None,
             with_excluded=request.with_excluded,
         )
-        page, space = v1.ListTrialBucketsResponse(), PageSpace()
-        wanted = [each for each in course.ranges if each.place > after]
-        for count, each in enumerate(wanted):
-            found = convert.trial_range(each)
-            if count == size or not space.takes(found):
-                page.next_page_token = self._tokens.token(request, (*course.division, wanted[count - 1].place))
-                break
-            page.MergeFrom(found)
+        page = v1.ListTrialBucketsResponse()
+        end = await fill(
+            page.MergeFrom,
+            size,
+            after,
+            read=course.behind,
+            place_of=attrgetter("place"),
+            show=answers.trial_range,
+        )
+        if end is not None:
+            page.next_page_token = self._tokens.token(request, (*course.division, end))
         return page
 
     async def ListPowerProfiles(
@@ -322,25 +315,27 @@ class JobReaderService(v1.JobReaderServicer):
             lambda: page_size(request.page_size),
             lambda: self._tokens.place(request),
         )
-        after = next(iter(place), 0)
-        spec, profiles = await self._statistics.profiles(job_id)
-        page, space = v1.ListPowerProfilesResponse(), PageSpace()
-        wanted = [each for each in profiles if each.batch_size > after]
-        for count, (number, batch_size, samples) in enumerate(wanted):
-            profile = convert.power_profile(spec, number, batch_size, samples)
-            if count == size or not space.takes(profile):
-                page.next_page_token = self._tokens.token(request, (wanted[count - 1].batch_size,))
-                break
-            page.power_profiles.append(profile)
+        page = v1.ListPowerProfilesResponse()
+        end = await fill(
+            page.power_profiles.append,
+            size,
+            next(iter(place), 0),
+            read=partial(self._statistics.profiles, job_id),
+            place_of=attrgetter("batch_size"),
+            show=partial(answers.message, v1.PowerProfile),
+        )
+        if end is not None:
+            page.next_page_token = self._tokens.token(request, (end,))
         return page
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:
         """The figures of several jobs."""
-        return v1.GetTotalsResponse(totals=convert.totals(await self._statistics.totals(request.job_id_prefix)))
+        totals = await self._statistics.totals(request.job_id_prefix)
+        return v1.GetTotalsResponse(totals=answers.message(v1.Totals, totals))
 
     async def PreviewNext(self, request: v1.PreviewNextRequest, context: Context) -> v1.PreviewNextResponse:
         """What the next launch would get."""
-        return convert.preview(await self._administration.preview(request.job_id))
+        return answers.message(v1.PreviewNextResponse, await self._administration.preview(request.job_id))
 
 
 class JobControlService(v1.JobControlServicer):
@@ -353,30 +348,33 @@ class JobControlService(v1.JobControlServicer):
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
         try:
-            job_id, create_time = together(lambda: check_job_id(request.job_id), lambda: convert.create_time(request))
+            job_id, create_time = together(lambda: check_job_id(request.job_id), lambda: requests.create_time(request))
             job, num_stopped = await self._administration.delete_job(job_id, create_time)
         except JobNotFoundError:
             if not request.allow_missing:
                 raise
             return v1.DeleteJobResponse()
-        return v1.DeleteJobResponse(job=convert.job(job), num_stopped_trials=num_stopped)
+        return v1.DeleteJobResponse(job=answers.job(job), num_stopped_trials=num_stopped)
 
     async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
         """Begins a search again."""
-        job_id, request_id = together(lambda: check_job_id(request.job_id), lambda: convert.request_id(request))
+        job_id, request_id = together(lambda: check_job_id(request.job_id), lambda: requests.request_id(request))
         job = await self._control.reset(job_id, request_id)
-        return v1.ResetJobResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.ResetJobResponse, job_with_details(job))
 
     async def SetTrialExcluded(
         self, request: v1.SetTrialExcludedRequest, context: Context
     ) -> v1.SetTrialExcludedResponse:
         """Excludes or includes a trial."""
         key, excluded = together(
-            lambda: convert.shown_trial_key(request), lambda: convert.required(request, "excluded")
+            lambda: requests.shown_trial_id(request), lambda: requests.required(request, "excluded")
         )
         trial, job = await self._control.set_trial_excluded(key, excluded=excluded)
+        found = job_with_details(job)
         return v1.SetTrialExcludedResponse(
-            trial=convert.trial(trial), job=convert.job(job), details=convert.job_details(job)
+            trial=answers.trial(trial),
+            job=answers.message(v1.Job, found.job),
+            details=answers.message(v1.JobDetails, found.details),
         )
 
     async def SetBatchSizeBanned(
@@ -385,22 +383,22 @@ class JobControlService(v1.JobControlServicer):
         """Bans a batch size, or lifts its ban."""
         job_id, batch_size, banned = together(
             lambda: check_job_id(request.job_id),
-            lambda: convert.batch_size(request),
-            lambda: convert.required(request, "banned"),
+            lambda: requests.batch_size(request),
+            lambda: requests.required(request, "banned"),
         )
         job = await self._control.set_banned(job_id, batch_size, banned=banned)
-        return v1.SetBatchSizeBannedResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.SetBatchSizeBannedResponse, job_with_details(job))
 
     async def SetPinnedBatchSize(
         self, request: v1.SetPinnedBatchSizeRequest, context: Context
     ) -> v1.SetPinnedBatchSizeResponse:
         """Pins a batch size, or unpins it."""
         if request.HasField("batch_size"):
-            job_id, batch_size = together(lambda: check_job_id(request.job_id), lambda: convert.batch_size(request))
+            job_id, batch_size = together(lambda: check_job_id(request.job_id), lambda: requests.batch_size(request))
             job = await self._control.pin(job_id, batch_size)
         else:
             job = await self._control.unpin(request.job_id)
-        return v1.SetPinnedBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.SetPinnedBatchSizeResponse, job_with_details(job))
 
     async def ReadmitBatchSize(
         self, request: v1.ReadmitBatchSizeRequest, context: Context
@@ -408,37 +406,37 @@ class JobControlService(v1.JobControlServicer):
         """Readmits a batch size to the search."""
         job_id, batch_size, request_id = together(
             lambda: check_job_id(request.job_id),
-            lambda: convert.batch_size(request),
-            lambda: convert.request_id(request),
+            lambda: requests.batch_size(request),
+            lambda: requests.request_id(request),
         )
         job = await self._control.readmit(job_id, batch_size, request_id)
-        return v1.ReadmitBatchSizeResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.ReadmitBatchSizeResponse, job_with_details(job))
 
     async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
         """Pauses or resumes a search."""
-        job_id, paused = together(lambda: check_job_id(request.job_id), lambda: convert.required(request, "paused"))
+        job_id, paused = together(lambda: check_job_id(request.job_id), lambda: requests.required(request, "paused"))
         job = await self._control.set_paused(job_id, paused=paused)
-        return v1.SetJobPausedResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.SetJobPausedResponse, job_with_details(job))
 
     async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
         """Requests a trial of the default batch size."""
-        job_id, request_id = together(lambda: check_job_id(request.job_id), lambda: convert.request_id(request))
+        job_id, request_id = together(lambda: check_job_id(request.job_id), lambda: requests.request_id(request))
         job = await self._control.request_baseline(job_id, request_id)
-        return v1.RequestBaselineResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.RequestBaselineResponse, job_with_details(job))
 
     async def SetBaselineEvery(
         self, request: v1.SetBaselineEveryRequest, context: Context
     ) -> v1.SetBaselineEveryResponse:
         """Sets how many launches one baseline comes in."""
-        job_id, every = together(lambda: check_job_id(request.job_id), lambda: convert.every(request))
+        job_id, every = together(lambda: check_job_id(request.job_id), lambda: requests.every(request))
         job = await self._control.set_baseline_every(job_id, every)
-        return v1.SetBaselineEveryResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.SetBaselineEveryResponse, job_with_details(job))
 
     async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
         """Changes a policy."""
-        draft = convert.policy_draft(request)
+        draft = requests.policy_draft(request)
         job = await self._control.set_policy(request.job_id, draft)
-        return v1.SetJobPolicyResponse(job=convert.job(job), details=convert.job_details(job))
+        return answers.message(v1.SetJobPolicyResponse, job_with_details(job))
 
 
 class ServerInfoService(v1.ServerInfoServicer):
@@ -446,7 +444,8 @@ class ServerInfoService(v1.ServerInfoServicer):
 
     def __init__(self, factors: Factors, start_time: datetime) -> None:
         self._factors = factors
-        self._start_time = start_time
+        self._start_time = Timestamp()
+        self._start_time.FromDatetime(start_time)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         """What a client can know about the server."""
@@ -456,6 +455,6 @@ class ServerInfoService(v1.ServerInfoServicer):
             role=v1.Role.Value(f"ROLE_{call.role}") if call and call.role else v1.ROLE_ANYONE,
             token_id=call.token_id if call else "",
             job_id_prefix=call.reach if call else "",
-            factors=convert.factors(self._factors),
-            start_time=convert.timestamp(self._start_time),
+            factors=answers.message(v1.Factors, self._factors),
+            start_time=self._start_time,
         )

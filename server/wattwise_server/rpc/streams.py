@@ -13,7 +13,7 @@ from wattwise import v1
 from wattwise_server.domain import Decision, TrialId
 from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 from wattwise_server.observability.call import Subject, current_call
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers, requests
 from wattwise_server.rpc.calls import Context
 from wattwise_server.usecases.optimizer import Optimizer
 
@@ -55,13 +55,13 @@ class TrialStream:
     async def _take(self, request: v1.StreamResultsRequest) -> None:
         match request.WhichOneof("event"):
             case "result":
-                report = convert.result(request.result)
+                report = requests.result(request.result)
                 self._follow(report.trial)
                 # The response to the result that ends the trial is the stop; it is not pushed a second time.
                 async with self._writing:
                     await self._write(await self._optimizer.report(report))
             case "heartbeat":
-                key = convert.trial_key(request.heartbeat)
+                key = requests.trial_id(request.heartbeat)
                 self._follow(key)
                 await self._push(await self._optimizer.heartbeat(key))
             case _:
@@ -74,7 +74,7 @@ class TrialStream:
                 call.named = Subject(key.job_id, key.trial_number)
             self._pusher = asyncio.create_task(self._push_stop(key))
         # The number is optional. One that contradicts the launch is refused by the call itself.
-        if (key.job_id, key.launch_id) != (self._trial.job_id, self._trial.launch_id):
+        if key.launch_id != self._trial.launch_id or key.job_id != self._trial.job_id:
             name = f"trial {key.trial_number}" if key.trial_number else "the trial"
             fault = (
                 f"{name} of launch {key.launch_id!r} of job {key.job_id!r} is not the trial of this "
@@ -102,9 +102,7 @@ class TrialStream:
 
     async def _write(self, decision: Decision) -> None:
         self._stopped = self._stopped or decision.stop_train
-        response = v1.StreamResultsResponse()
-        convert.fill_decision(response.decision, decision)
-        await self._context.write(response)
+        await self._context.write(v1.StreamResultsResponse(decision=answers.decision(decision)))
 
 
 class WatchPace:

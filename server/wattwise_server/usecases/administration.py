@@ -11,15 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobSpec, ListedJob, Measurement, PowerSample, Trial, TrialId
+from wattwise_server.domain import Job, Measurement, PowerSample, Trial, TrialId, TrialOrigin
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import HistoryList, JobList, JobPlace, ListedEntry, Place, Store, TrialList
+from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
+from wattwise_server.usecases.job_view import PowerProfile, TrialView, profiled_limit
 from wattwise_server.usecases.lifecycle import Lifecycle
 from wattwise_server.usecases.lookup import current_decision, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.retries import retried
@@ -32,58 +33,31 @@ _FOLLOWED = 1_000
 """Trials that may start and end between two messages of a watch; of more, the rest are left out."""
 
 
-class ShownTrial(NamedTuple):
-    """A trial as people see it.
-
-    Attributes:
-        trial: The trial, with its current cost and bound.
-        decision: The message of the decision that its trainer gets.
-        recurrence: Which need for a model it served, from 1; None if that is unknown.
-    """
-
-    trial: Trial
-    decision: str
-    recurrence: int | None = None
-
-
 class PagedTrial(NamedTuple):
-    """A trial of a page, and the place behind which a page that ends with it ends."""
-
-    shown: ShownTrial
-    place: Place
-
-
-class TrialPage(NamedTuple):
-    """A page of trials.
+    """A trial of a page, and its place in the list.
 
     Attributes:
-        trials: The trials; fewer than were asked for where a job was deleted meanwhile.
-        end: The place behind which the next page begins; empty if this is the last one.
+        trial: The trial; None if its job was deleted since the list was read.
     """
 
-    trials: Sequence[PagedTrial]
-    end: Place
+    place: Place
+    trial: TrialView | None
 
 
 class TrialDetails(NamedTuple):
-    """A trial with its power profile.
+    """A trial with its power profile; None if it has profiled nothing."""
 
-    Attributes:
-        shown: The trial.
-        samples: Of its power profile, by ascending limit.
-        spec: The job's configuration.
-    """
-
-    shown: ShownTrial
-    samples: Sequence[PowerSample]
-    spec: JobSpec
+    trial: TrialView
+    power_profile: PowerProfile | None
 
 
 class PreviewedChoice(NamedTuple):
-    """What the next launch may get, and in how many of the samples it was chosen."""
+    """What the next launch may get, and how probable that is."""
 
-    choice: Choice
-    num_chosen: int
+    batch_size: int
+    probability: float
+    origin: TrialOrigin
+    reason: str
 
 
 class Preview(NamedTuple):
@@ -98,10 +72,10 @@ class Preview(NamedTuple):
     num_samples: int
 
 
-def shown_trial(job: Job, trial: Trial, recurrence: int | None = None) -> ShownTrial:
-    """A trial as people see it."""
+def trial_view(job: Job, trial: Trial, recurrence: int | None = None) -> TrialView:
+    """A trial as people see it: with its current cost and bound."""
     current = with_current_cost(job, trial)
-    return ShownTrial(current, current_decision(job.spec, current).message, recurrence)
+    return TrialView(current, current_decision(job.spec, current).message, recurrence)
 
 
 class Administration:
@@ -121,37 +95,32 @@ class Administration:
         async with self._store.transaction(job_id) as tx:
             return find_job(tx, job_id)
 
-    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs; only those behind the place `after`."""
-        return await self._store.jobs(wanted, after, limit)
-
     async def count_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""
         return await self._store.count_jobs(wanted)
 
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> TrialPage:
+    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[PagedTrial]:
         """A page of at most `limit` trials; only those behind the place `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
         """
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, Job | None] = {}
         if wanted.job_id is not None:
             jobs[wanted.job_id] = await self.job(wanted.job_id)
-        found = await self._store.trials(wanted, after, limit + 1)
-        listed = found[:limit]
+        listed = await self._store.trials(wanted, after, limit)
         recurrences = await self._recurrences(wanted.job_id, [each.trial for each in listed])
-        shown = []
+        found = []
         for place, trial in listed:
             if trial.job_id not in jobs:
                 try:
                     jobs[trial.job_id] = await self.job(trial.job_id)
                 except JobNotFoundError:
-                    # It was deleted since the list was read.
-                    continue
-            known = shown_trial(jobs[trial.job_id], trial, recurrences.get(trial.number))
-            shown.append(PagedTrial(known, place))
-        return TrialPage(shown, listed[-1].place if len(found) > limit else ())
+                    jobs[trial.job_id] = None
+            job = jobs[trial.job_id]
+            view = trial_view(job, trial, recurrences.get(trial.number)) if job is not None else None
+            found.append(PagedTrial(place, view))
+        return found
 
     async def count_trials(self, wanted: TrialList) -> int:
         """How many trials a list has."""
@@ -165,7 +134,11 @@ class Administration:
         """
         job, trial, samples = await self._trial(key)
         recurrences = await self._recurrences(trial.job_id, [trial])
-        return TrialDetails(shown_trial(job, trial, recurrences.get(trial.number)), samples, job.spec)
+        profile = None
+        if samples:
+            limits = [profiled_limit(job.spec, sample) for sample in samples]
+            profile = PowerProfile(trial.number, trial.batch_size, limits)
+        return TrialDetails(trial_view(job, trial, recurrences.get(trial.number)), profile)
 
     @retried
     async def measurements(self, key: TrialId, after: int, limit: int, *, newest_first: bool) -> Sequence[Measurement]:
@@ -239,7 +212,7 @@ class Administration:
                     yield job
                 await changes.wait()
 
-    async def watch_trials(self, job_id: str) -> AsyncGenerator[Sequence[ShownTrial], None]:
+    async def watch_trials(self, job_id: str) -> AsyncGenerator[Sequence[TrialView], None]:
         """The running trials of a job, then those that are new or have changed, until the job is deleted.
 
         A trial is followed until it has ended.
@@ -247,7 +220,7 @@ class Administration:
         Raises:
             JobNotFoundError: there is no such job, or it was deleted.
         """
-        shown: dict[int, ShownTrial] = {}
+        shown: dict[int, TrialView] = {}
         seen: dict[int, Trial] = {}
         before: Job | None = None
         with self._store.subscribe_jobs(job_id) as changes:
@@ -256,7 +229,7 @@ class Administration:
                 # Costs and bounds of all depend on what the job knows.
                 same = before is not None and before.search is job.search
                 changed = [trial for trial in trials if not same or seen.get(trial.number) != trial]
-                found = [trial for trial in (shown_trial(job, each) for each in changed)
+                found = [trial for trial in (trial_view(job, each) for each in changed)
                          if shown.get(trial.trial.number) != trial]  # fmt: skip
                 if found or before is None:
                     yield found
@@ -311,7 +284,11 @@ def _preview(job: Job) -> Preview:
             counts[choice.batch_size] += 1
         if job.spec.seed is not None or rng.bit_generator.state == before:
             break
-    return Preview([PreviewedChoice(first[size], count) for size, count in counts.most_common()], sample + 1)
+    choices = [
+        PreviewedChoice(size, count / (sample + 1), first[size].origin, first[size].reason)
+        for size, count in counts.most_common()
+    ]
+    return Preview(choices, sample + 1)
 
 
 async def _wait_for(changes: JobsSubscription, job_id: str) -> None:

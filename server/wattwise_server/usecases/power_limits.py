@@ -43,6 +43,11 @@ class AcquiredLimit(NamedTuple):
     cheapest: PowerSample | None = None
     highest: PowerSample | None = None
 
+    @property
+    def limit_watts_per_gpu(self) -> float | None:
+        """The cheapest limit."""
+        return self.cheapest.limit_watts_per_gpu if self.cheapest else None
+
 
 class PowerLimitProfiler:
     """Finds the cheapest power limit of every batch size. Every method may raise `StorageUnavailableError`.

@@ -1,28 +1,28 @@
 """The figures of jobs: what their trials took, and what they saved.
 
-The store adds up the ended trials of a job once after each of its events, and the running ones at every call: first, so
-that a trial that ends meanwhile is counted twice rather than not at all.
+Values have the names of the messages' fields, which explain them. The store adds up the ended trials of a job once
+after each of its events, and the running ones at every call: first, so that a trial that ends meanwhile is counted
+twice rather than not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, groupby
-from typing import Any, Literal, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from wattwise_server.config import Factors
 from wattwise_server.domain import (
     Activity,
-    Amount,
     Job,
-    JobSpec,
     ListedJob,
     Moments,
-    PowerSample,
     Quantities,
     SavingsVerdict,
     Totals,
@@ -31,9 +31,31 @@ from wattwise_server.domain import (
     batch_size_in_use,
 )
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.policy.savings import Baseline, Delivered, SavingsEstimate, advice, estimate
-from wattwise_server.store.base import Bucket, Day, JobVersion, Prices, Spent, Store, TrialGroup
+from wattwise_server.policy.savings import (
+    CONFIDENCE,
+    EXPLORING_LAUNCHES,
+    LEAST_RUNS,
+    Baseline,
+    Delivered,
+    SavingsEstimate,
+    advice,
+    estimate,
+    total_verdict,
+)
+from wattwise_server.store.base import (
+    Bucket,
+    Day,
+    JobList,
+    JobOrder,
+    JobPlace,
+    JobVersion,
+    Prices,
+    Spent,
+    Store,
+    TrialGroup,
+)
 from wattwise_server.usecases.changes import compared_from
+from wattwise_server.usecases.job_view import JobView, PowerProfile, listed_job_view, profiled_limit
 from wattwise_server.usecases.lookup import find_job
 
 Answer = TypeVar("Answer")
@@ -42,7 +64,7 @@ CACHED_JOBS = 2_000
 """Jobs whose sums by batch size are kept: a few kilobytes each."""
 
 CLAIMED_JOBS = 50_000
-"""Jobs without running trials whose figures are kept for totals: about a kilobyte each."""
+"""Jobs without running trials whose totals are kept: about a kilobyte each."""
 
 _KEPT_ANSWERS = 80
 """Answers about ended trials that are kept, up to five for each of the jobs that people look at."""
@@ -56,17 +78,35 @@ MAX_RANGES = 1000
 MONTHS = 12
 """Calendar months that a trend shows."""
 
-_SUMS_OF = JobVersion._fields.index("policy") + 1
-"""The first fields of a version: while they are the same, so are the sums of the ended trials."""
+OTHER = "other"
+"""Stands for all jobs whose totals are not named, a job with this id among them."""
+
+
+class _Quantity(NamedTuple):
+    """What is known of one quantity of a group of trials.
+
+    Attributes:
+        spent: What the trials took together.
+        logs: The moments of its logarithm.
+        num_without: The trials of which it was not measured.
+    """
+
+    spent: Callable[[TrialGroup], float]
+    logs: Callable[[TrialGroup], Moments]
+    num_without: Callable[[TrialGroup], int]
+
+
+_COST = _Quantity(attrgetter("usage.cost"), attrgetter("logs.cost"), attrgetter("num_without_cost"))
+_ENERGY = _Quantity(
+    lambda group: group.usage.energy_joules or 0.0, attrgetter("logs.energy"), attrgetter("num_without_energy")
+)
+_TIME = _Quantity(attrgetter("usage.time_seconds"), attrgetter("logs.time"), lambda _group: 0)
+_MONEY = _Quantity(attrgetter("money"), attrgetter("logs.money"), lambda _group: 0)
+"""See `_measured_money` for trials without measured energy."""
 
 
 class TrialStatistics(NamedTuple):
-    """Trials of one batch size and origin; see the message of this name.
-
-    Attributes:
-        logs: Of the logarithm of what a delivery cost.
-        mean_epochs: Of a delivery; None without one, like the next two.
-    """
+    """Trials of one batch size and origin."""
 
     batch_size: int
     origin: TrialOrigin
@@ -75,40 +115,60 @@ class TrialStatistics(NamedTuple):
     num_deliveries: int
     num_missed: int
     num_undecided: int
-    spent: Amount
-    mean_delivery: Amount | None
-    logs: Moments
+    spent: Usage
+    mean_delivery: Usage | None
+    log_cost_deviation: float | None
     mean_epochs: float | None
     least_epochs: int | None
     most_epochs: int | None
 
 
-class Savings(NamedTuple):
-    """What a job has saved; see the message of this name. The carbon is in grams.
+class TotalEstimate(NamedTuple):
+    """What several jobs have saved of one quantity together: the attributes of a SavingsEstimate that have a sum."""
 
-    Attributes:
-        compared_from: The first trial that is compared; 0 if all are.
-        num_deliveries: Those among the compared trials.
-        in_use: The batch size that a launch gets unless another one is tried; None if no batch size is left.
-        num_in_use: Its deliveries among the compared trials.
-    """
+    verdict: SavingsVerdict
+    measured_spent: float | None
+    saved: float | None
+    at_least: float | None
+    lost: float | None
+    confidence: float = CONFIDENCE
+    in_use: None = None
+    with_default: None = None
+    default_mean: None = None
+    baselines_to_settle: None = None
+    launches_to_settle: None = None
 
-    cost: SavingsEstimate
-    energy: SavingsEstimate
-    time: SavingsEstimate
-    money: SavingsEstimate | None
-    carbon: SavingsEstimate | None
+
+Estimate = TypeVar("Estimate", SavingsEstimate, TotalEstimate)
+
+
+@dataclass(frozen=True)
+class Savings(Generic[Estimate]):
+    """What a job, or several together, have saved. The carbon is in grams."""
+
+    cost: Estimate
+    energy: Estimate
+    time: Estimate
+    money: Estimate | None
+    carbon: Estimate | None
     num_deliveries: int
-    num_baseline_trials: int
-    newest_baseline_time: datetime | None
-    in_use: int | None
-    num_in_use: int
-    compared_from: int = 0
+    num_baseline_trials: int = 0
+    newest_baseline_time: datetime | None = None
+    compared_from_trial: int | None = None
+    batch_size_in_use: int | None = None
+    num_in_use_trials: int = 0
+    min_baseline_trials: int = LEAST_RUNS
+    num_exploring_launches: int = EXPLORING_LAUNCHES
 
-    @property
-    def verdict(self) -> SavingsVerdict:
-        """What the data say about the cost."""
-        return self.cost.verdict
+    def quantities(self, figure: Callable[[Estimate], float | None]) -> Quantities:
+        """A figure of each quantity."""
+        return Quantities(
+            time_seconds=figure(self.time),
+            energy_joules=figure(self.energy),
+            cost=figure(self.cost),
+            money=None if self.money is None else figure(self.money),
+            carbon_grams=None if self.carbon is None else figure(self.carbon),
+        )
 
 
 class JobSummary(NamedTuple):
@@ -116,29 +176,38 @@ class JobSummary(NamedTuple):
 
     activity: Activity
     num_deliveries: int
-    spent: Amount
-    savings: Savings
+    spent: Usage
+    savings: Savings[SavingsEstimate]
 
 
-class Profile(NamedTuple):
-    """The power limits that a trial has profiled."""
+class JobListing(NamedTuple):
+    """A job of a list.
 
-    trial_number: int
-    batch_size: int
-    samples: Sequence[PowerSample]
+    Attributes:
+        position: Its place in the list, behind which the next page begins.
+        job: The job.
+        summary: None if the list was not asked for it, or if the job was deleted since the list was read.
+    """
+
+    position: JobPlace
+    job: JobView
+    summary: JobSummary | None
 
 
 class MonthStatistics(NamedTuple):
-    """The trials that ended in a calendar month, in UTC.
+    """The trials that ended in a calendar month, in UTC."""
 
-    Attributes:
-        start: When it began.
-    """
-
-    start: datetime
+    start_time: datetime
     num_trials: int
     num_deliveries: int
-    spent: Amount
+    spent: Usage
+
+
+class TotalsView(NamedTuple):
+    """The totals of several jobs, with what they saved together."""
+
+    totals: Totals
+    savings: Savings[TotalEstimate]
 
 
 class Division(NamedTuple):
@@ -149,41 +218,51 @@ class Division(NamedTuple):
 
 
 class SavingsPoint(NamedTuple):
-    """What was spent and saved up to the end of a range of trial numbers.
+    """What was spent and saved up to the end of a range of trial numbers, which is a trial's number.
 
     Attributes:
         saved_cost: By the trials that are compared; None before the first one of them.
-        saved_at_least: Likewise.
+        saved_cost_at_least: Likewise.
     """
 
-    last: int
+    trial_number: int
     num_deliveries: int
     spent_cost: float
     saved_cost: float | None
-    saved_at_least: float | None
+    saved_cost_at_least: float | None
 
 
-class Range(NamedTuple):
+class TrialBucket(NamedTuple):
+    """The ended trials of a range that have one batch size."""
+
+    first_trial: int
+    last_trial: int
+    bucket: Bucket
+
+
+class TrialRange(NamedTuple):
     """A range of consecutive trials.
 
     Attributes:
         place: 0 is the first range.
         buckets: Its ended trials, by batch size.
-        point: What was spent and saved up to its end; None if no trial has ended in it that counts.
+        savings_points: What was spent and saved up to its end; empty if no trial has ended in it that counts.
     """
 
     place: int
-    first: int
-    last: int
-    buckets: Sequence[Bucket]
-    point: SavingsPoint | None
+    buckets: Sequence[TrialBucket]
+    savings_points: Sequence[SavingsPoint]
 
 
 class Course(NamedTuple):
     """The ranges of a job in which trials have ended."""
 
     division: Division
-    ranges: Sequence[Range]
+    ranges: Sequence[TrialRange]
+
+    async def behind(self, place: int, limit: int) -> Sequence[TrialRange]:
+        """At most so many ranges behind one."""
+        return [each for each in self.ranges if each.place > place][:limit]
 
 
 class _Read(NamedTuple):
@@ -201,8 +280,8 @@ class JobStatistics(NamedTuple):
 
     trials: Sequence[TrialStatistics]
     num_deliveries: int
-    spent: Amount
-    savings: Savings
+    spent: Usage
+    savings: Savings[SavingsEstimate]
     num_excluded: int
     months: Sequence[MonthStatistics]
     advice: Sequence[str]
@@ -216,6 +295,21 @@ class _Ended(NamedTuple):
     compared_from: int
 
 
+@dataclass(frozen=True)
+class _Kept(Generic[Answer]):
+    """A figure of a job, and the version of the job that it was computed from."""
+
+    version: JobVersion
+    answer: Answer
+
+    def fits(self, version: JobVersion) -> bool:
+        """Whether the ended trials of a job are the same in another version, and its policy too."""
+        return _deciding(self.version) == _deciding(version)
+
+
+_deciding = attrgetter("key", "num_events", "reset_after", "excluded", "policy")
+
+
 class Statistics:
     """Every method may raise `StorageUnavailableError`.
 
@@ -227,12 +321,12 @@ class Statistics:
         self._store = store
         self.factors = factors
         self._prices = Prices(*factors.prices)
-        # The sums of ended trials, with the version of the job that they are of.
-        self._known: OrderedDict[int, tuple[JobVersion, _Ended]] = OrderedDict()
-        # The figures of those of these jobs that have no running trial.
-        self._claimed: dict[int, tuple[JobVersion, Totals]] = {}
-        # What else was read of the ended trials of a job, with its version.
-        self._answers: OrderedDict[tuple[object, ...], tuple[JobVersion, Any]] = OrderedDict()
+        # The sums of ended trials.
+        self._known: OrderedDict[int, _Kept[_Ended]] = OrderedDict()
+        # The totals of those of these jobs that have no running trial.
+        self._claimed: dict[int, _Kept[Totals]] = {}
+        # What else was read of the ended trials of a job.
+        self._answers: OrderedDict[tuple[object, ...], _Kept[Any]] = OrderedDict()
 
     async def job(self, job_id: str) -> JobStatistics:
         """The figures of a job.
@@ -271,7 +365,7 @@ class Statistics:
         if division is None:
             width = max(1, -(-(job.num_trials - job.reset_after) // max_ranges))
             division = Division(job.reset_after + 1, width)
-        first, width = division
+        first, width = division.first, division.width
         baseline = self._savings(version, groups, compared_from).cost.baseline
         found = await self._of_ended(version, self._store.buckets, *division, with_excluded=with_excluded)
         spent = await self._of_ended(version, self._store.spent, *division, compared_from)
@@ -283,13 +377,17 @@ class Statistics:
         points = _points(spent, last, compared_from=compared_from, baseline=baseline)
         by_place = {each.place: point for each, point in zip(spent, points, strict=True)}
         ranges = [
-            Range(place, first + place * width, last(place), buckets.get(place, ()), by_place.get(place))
+            TrialRange(
+                place,
+                [TrialBucket(first + place * width, last(place), bucket) for bucket in buckets.get(place, ())],
+                [by_place[place]] if place in by_place else (),
+            )
             for place in sorted(buckets.keys() | by_place.keys())
         ]
         return Course(division, ranges)
 
-    async def profiles(self, job_id: str) -> tuple[JobSpec, Sequence[Profile]]:
-        """The newest power profile of each batch size of a job, ascending, and what the job was registered with.
+    async def profiles(self, job_id: str, after: int, limit: int) -> Sequence[PowerProfile]:
+        """The newest power profile of each batch size of a job, ascending; at most `limit` of those above `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -297,7 +395,11 @@ class Statistics:
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
         for version in await self._store.job_versions("", job_id):
-            return job.spec, [Profile(*profile) for profile in await self._store.profiles(version.key)]
+            return [
+                PowerProfile(number, batch_size, [profiled_limit(job.spec, sample) for sample in samples])
+                for number, batch_size, samples in await self._store.profiles(version.key)
+                if batch_size > after
+            ][:limit]
         # It was deleted in between.
         raise JobNotFoundError(job_id)
 
@@ -314,41 +416,76 @@ class Statistics:
         ended, compared_from = (await self._ended(versions))[key]
         return _Read(job, versions[0], ended, [*ended, *running.get(key, ())], compared_from)
 
-    async def summaries(self, listed: Sequence[ListedJob]) -> Sequence[JobSummary | None]:
-        """What a list shows of jobs that were listed with their activity; None of one that was deleted since."""
-        keys = [each.key for each in listed]
+    async def listings(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[JobListing]:
+        """A page of jobs, with summaries if their activity is wanted; only those behind the place `after`."""
+        found: list[JobListing] = []
+        listed = await self._store.jobs(wanted, after, limit)
+        for begin in range(0, len(listed), _JOBS_AT_A_TIME):
+            part = listed[begin : begin + _JOBS_AT_A_TIME]
+            summaries = await self._summaries(part) if wanted.with_activity else {}
+            found += (
+                JobListing(job.position, listed_job_view(job.job, job.available, job.failing), summaries.get(job.key))
+                for job in part
+            )
+            # Others go on meanwhile.
+            await asyncio.sleep(0)
+        return found
+
+    async def _summaries(self, listed: Sequence[ListedJob]) -> Mapping[int, JobSummary]:
+        """The summaries of jobs that were listed with their activity, by key; those of deleted jobs are missing."""
+        keys = [job.key for job in listed]
         running = await self._store.running_groups(keys)
         versions = {version.key: version for version in await self._store.job_versions(keys=keys)}
         ended = await self._ended(list(versions.values()))
-        found: list[JobSummary | None] = []
-        for each in listed:
-            version = versions.get(each.key)
-            if version is None:
-                # It was deleted since the list was read.
-                found.append(None)
-                continue
-            of_job = ended[version.key]
-            groups = [*of_job.groups, *running.get(version.key, ())]
-            savings = self._savings(version, groups, of_job.compared_from)
-            spent = self._spent(groups, version.num_gpus)
-            activity = each.activity or Activity(0, None, needs_attention=False)
-            found.append(JobSummary(activity, _num_deliveries(groups), spent, savings))
+        found: dict[int, JobSummary] = {}
+        for job in listed:
+            if job.key in versions:
+                version, of_job = versions[job.key], ended[job.key]
+                groups = [*of_job.groups, *running.get(job.key, ())]
+                found[job.key] = JobSummary(
+                    job.activity or Activity(0, None, needs_attention=False),
+                    _num_deliveries(groups),
+                    self._spent(groups, version.num_gpus),
+                    self._savings(version, groups, of_job.compared_from),
+                )
         return found
 
-    async def totals(self, prefix: str) -> Totals:
-        """The figures of all jobs whose ids start with a prefix, together."""
-        return await self.together((await self.by_job(prefix)).values())
+    async def totals(self, prefix: str) -> TotalsView:
+        """The totals of all jobs whose ids start with a prefix."""
+        totals = await self._together((await self._by_job(prefix)).values())
+        return TotalsView(totals, _total_savings(totals))
 
-    async def by_job(self, prefix: str = "") -> Mapping[int, Totals]:
-        """The figures of each job whose id starts with a prefix, by key."""
+    async def named_totals(self, num_named: int) -> tuple[Totals, Mapping[str, Totals]]:
+        """The totals of all jobs, and those of the most recently active ones by id; the rest are together under OTHER.
+
+        The second part adds up to the first one. It is empty without `num_named`.
+        """
+        by_key = dict(await self._by_job())
+        total = await self._together(by_key.values())
+        if not num_named or not by_key:
+            return total, {}
+        # Two more: one may be called OTHER, and the next one tells when one of the others was last active.
+        wanted = JobList(order=JobOrder.LAST_ACTIVITY, with_activity=True)
+        listed = [job for job in await self._store.jobs(wanted, 0, num_named + 2) if job.key in by_key]
+        times = {job.key: job.activity.last_time for job in listed if job.activity is not None}
+        named = [job for job in listed if job.job.spec.job_id != OTHER][:num_named]
+        found = {job.job.spec.job_id: by_key.pop(job.key)._replace(last_time=times.get(job.key)) for job in named}
+        if by_key:
+            rest = await self._together(by_key.values())
+            newest = max(filter(None, (times.get(key) for key in by_key)), default=None)
+            found[OTHER] = rest._replace(last_time=newest)
+        return total, found
+
+    async def _by_job(self, prefix: str = "") -> Mapping[int, Totals]:
+        """The totals of each job whose id starts with a prefix, by key."""
         running = await self._store.running_groups(None)
         versions = await self._store.job_versions(prefix)
         found: dict[int, Totals] = {}
         stale = []
         for version in versions:
             known = self._claimed.get(version.key)
-            if known is not None and known[0] == version and version.key not in running:
-                found[version.key] = known[1]
+            if known is not None and known.version == version and version.key not in running:
+                found[version.key] = known.answer
             else:
                 stale.append(version)
         for begin in range(0, len(stale), _JOBS_AT_A_TIME):
@@ -357,47 +494,49 @@ class Statistics:
             for place, version in enumerate(part):
                 if place % _JOBS_AT_A_STRETCH == 0:
                     await asyncio.sleep(0)
-                found[version.key] = self._figures(version, ended[version.key], running.get(version.key, ()))
+                found[version.key] = self._of_job(version, ended[version.key], running.get(version.key, ()))
                 self._claimed.pop(version.key, None)
                 # Where there are more, the first ones stay: a cache that drops the oldest would be of no use to a
                 # reader of all.
                 if version.key not in running and len(self._claimed) < CLAIMED_JOBS:
-                    self._claimed[version.key] = version, found[version.key]
+                    self._claimed[version.key] = _Kept(version, found[version.key])
         if not prefix:
             for key in self._claimed.keys() - found.keys():
                 # It was deleted.
                 del self._claimed[key]
         return found
 
-    async def together(self, figures: Iterable[Totals]) -> Totals:
-        """The figures of several jobs together."""
+    async def _together(self, totals: Iterable[Totals]) -> Totals:
+        """The totals of several jobs together."""
         total = Totals(spent=self._priced(Usage(), 0))
-        for place, each in enumerate(figures):
+        for place, each in enumerate(totals):
             if place % _JOBS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             total = total.plus(each)
         return total
 
-    def _figures(self, version: JobVersion, ended: _Ended, running: Sequence[TrialGroup]) -> Totals:
+    def _of_job(self, version: JobVersion, ended: _Ended, running: Sequence[TrialGroup]) -> Totals:
         groups = [*ended.groups, *running]
         savings = self._savings(version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
         decided = [group for group in own if not group.running and not group.delivered]
         num_undecided = sum(group.num_undecided for group in decided)
+        # A job that explores has not lost yet.
+        exploring = savings.cost.verdict is SavingsVerdict.EXPLORING
         return Totals(
-            1,
-            sum(group.num_trials for group in own if group.running),
-            _num_deliveries(groups),
-            sum(group.num_trials for group in decided) - num_undecided,
-            num_undecided,
-            self._spent(own, version.num_gpus),
-            _claimed(savings, "saved"),
-            int(savings.cost.saved is not None),
-            _claimed(savings, "at_least"),
-            _without_exploring(savings, "at_most"),
-            _without_exploring(savings, "lost"),
-            {savings.verdict: 1},
-            int(version.needs_attention),
+            num_jobs=1,
+            num_running_trials=sum(group.num_trials for group in own if group.running),
+            num_deliveries=_num_deliveries(groups),
+            num_missed=sum(group.num_trials for group in decided) - num_undecided,
+            num_undecided=num_undecided,
+            spent=self._spent(own, version.num_gpus),
+            saved=savings.quantities(lambda claim: claim.saved),
+            num_jobs_with_savings=int(savings.cost.saved is not None),
+            saved_at_least=savings.quantities(lambda claim: claim.at_least),
+            at_most=savings.quantities(lambda claim: _limited(max, claim.at_most) if exploring else claim.at_most),
+            lost=savings.quantities(lambda claim: _limited(min, claim.lost) if exploring else claim.lost),
+            verdicts={savings.cost.verdict: 1},
+            num_jobs_needing_attention=int(version.needs_attention),
         )
 
     async def _ended(self, versions: Sequence[JobVersion]) -> Mapping[int, _Ended]:
@@ -406,9 +545,9 @@ class Statistics:
         stale = []
         for version in versions:
             known = self._known.get(version.key)
-            if known is not None and _is_same(known[0], version):
+            if known is not None and known.fits(version):
                 self._known.move_to_end(version.key)
-                found[version.key] = known[1]
+                found[version.key] = known.answer
             else:
                 stale.append(version)
         if stale:
@@ -417,7 +556,7 @@ class Statistics:
             groups = await self._store.trial_groups(keys, self._prices, splits)
             for version in stale:
                 found[version.key] = _Ended(groups.get(version.key, ()), splits.get(version.key, 0))
-                self._known[version.key] = version, found[version.key]
+                self._known[version.key] = _Kept(version, found[version.key])
                 self._known.move_to_end(version.key)
         while len(self._known) > CACHED_JOBS:
             self._known.popitem(last=False)
@@ -439,35 +578,37 @@ class Statistics:
         """What a query says of the ended trials of a job, asked again after each of its events."""
         what = (read.__name__, version.key, *arguments, *options.items())
         known = self._answers.pop(what, None)
-        if known is None or not _is_same(known[0], version):
-            known = version, await read(version.key, *arguments, **options)
+        if known is None or not known.fits(version):
+            known = _Kept(version, await read(version.key, *arguments, **options))
         self._answers[what] = known
         while len(self._answers) > _KEPT_ANSWERS:
             self._answers.popitem(last=False)
-        answer: Answer = known[1]
+        answer: Answer = known.answer
         return answer
 
-    async def _advice(self, savings: Savings, version: JobVersion, job: Job) -> Sequence[str]:
+    async def _advice(self, savings: Savings[SavingsEstimate], version: JobVersion, job: Job) -> Sequence[str]:
         """What to do about the savings of one job."""
-        since, first = 0, savings.compared_from
+        since, first = 0, savings.compared_from_trial or 0
         if savings.newest_baseline_time is not None:
             since = await self._of_ended(version, self._store.deliveries_since, savings.newest_baseline_time, first)
         return advice(
             savings.cost,
             job.spec.job_id,
             job.spec.default_batch_size,
-            in_use=savings.in_use,
+            in_use=savings.batch_size_in_use,
             deliveries_since_default=since,
         )
 
-    async def _break_even(self, savings: Savings, version: JobVersion) -> int | None:
+    async def _break_even(self, savings: Savings[SavingsEstimate], version: JobVersion) -> int | None:
         """The trial since which the lower bound of the saved cost has been above 0; None if it is not."""
-        if savings.verdict is not SavingsVerdict.SAVING or savings.cost.baseline is None:
+        if savings.cost.verdict is not SavingsVerdict.SAVING or savings.cost.baseline is None:
             return None
-        least, first = savings.cost.baseline.least, savings.compared_from
+        least, first = savings.cost.baseline.least, savings.compared_from_trial or 0
         return await self._of_ended(version, self._store.break_even, least, first)
 
-    def _savings(self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int) -> Savings:
+    def _savings(
+        self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int
+    ) -> Savings[SavingsEstimate]:
         default = version.default_batch_size
         in_use = batch_size_in_use(
             pinned=version.pinned,
@@ -486,54 +627,54 @@ class Statistics:
         launches = sum(group.num_trials for group in every if group.own and not group.running)
         num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
 
-        def model(batch_size: int | None, place: int) -> float | None:
+        def model(batch_size: int | None, quantity: _Quantity) -> float | None:
             """What a model takes: what all ended trials of a batch size took, by its deliveries."""
             ended = [group for group in groups if group.batch_size == batch_size and not group.running]
             number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
-            return sum(_quantities(group)[place] for group in ended) / number if number else None
+            return sum(map(quantity.spent, ended)) / number if number else None
 
-        def saved(place: int, value: float, unfinished: float) -> SavingsEstimate:
-            reached = _delivered(delivered, place)
+        def saved(quantity: _Quantity, value: float, unfinished: float) -> SavingsEstimate:
             return estimate(
-                reached,
+                _delivered(delivered, quantity),
                 default_batch_size=default,
                 deliveries=num_deliveries,
                 spent=value,
                 launches=launches,
-                in_use=model(in_use, place),
-                with_default=model(default, place),
+                in_use=model(in_use, quantity),
+                with_default=model(default, quantity),
                 # Sums of floats: the part may exceed the whole by a rounding.
                 running=min(unfinished, value),
             )
 
-        joules = spent.usage.energy_joules
-        energy = replace(saved(1, joules or 0.0, running.usage.energy_joules or 0.0), measured=joules is not None)
-        money = None if spent.money is None else saved(3, spent.money, running.money or 0.0)
+        joules = spent.energy_joules
+        energy = replace(saved(_ENERGY, joules or 0.0, running.energy_joules or 0.0), measured=joules is not None)
+        money = None if spent.money is None else saved(_MONEY, spent.money, running.money or 0.0)
         if money is not None and self._prices.joule:
             money = _measured_money(money, energy)
         grams = self.factors.grams_per_joule
         return Savings(
-            saved(0, spent.usage.cost, running.usage.cost),
-            energy,
-            saved(2, spent.usage.time_seconds, running.usage.time_seconds),
-            money,
-            energy.times(grams) if grams is not None and energy.measured else None,
-            num_deliveries,
-            sum(group.num_trials for group in of_default),
-            max((group.newest_end for group in of_default if group.newest_end), default=None),
-            in_use,
-            num_in_use,
-            compared_from,
+            cost=saved(_COST, spent.cost, running.cost),
+            energy=energy,
+            time=saved(_TIME, spent.time_seconds, running.time_seconds),
+            money=money,
+            carbon=energy.times(grams) if grams is not None and energy.measured else None,
+            num_deliveries=num_deliveries,
+            num_baseline_trials=sum(group.num_trials for group in of_default),
+            newest_baseline_time=max((group.newest_end for group in of_default if group.newest_end), default=None),
+            compared_from_trial=compared_from or None,
+            batch_size_in_use=in_use,
+            num_in_use_trials=num_in_use,
         )
 
-    def _spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Amount:
+    def _spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Usage:
         return self._priced(_usage(group for group in groups if group.own), num_gpus)
 
-    def _priced(self, usage: Usage, num_gpus: int) -> Amount:
+    def _priced(self, usage: Usage, num_gpus: int) -> Usage:
         joules, per_joule, money = usage.energy_joules, self.factors.grams_per_joule, None
         if self.factors.has_prices:
             money = self._prices.joule * (joules or 0.0) + self._prices.gpu_second * num_gpus * usage.time_seconds
-        return Amount(usage, money, None if per_joule is None or joules is None else per_joule * joules)
+        carbon = None if per_joule is None or joules is None else per_joule * joules
+        return usage._replace(money=money, carbon_grams=carbon)
 
     async def _days(self, version: JobVersion, ended: Sequence[TrialGroup]) -> Sequence[Day]:
         """The days of the months that a trend shows."""
@@ -588,16 +729,11 @@ class Statistics:
             num_undecided,
             self._priced(_usage(groups), num_gpus),
             self._priced(_usage(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
-            logs,
+            math.sqrt(logs.variance) if logs.count > 1 else None,
             sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None,
             min((group.least_epochs for group in delivered), default=None),
             max((group.most_epochs for group in delivered), default=None),
         )
-
-
-def _is_same(known: JobVersion, version: JobVersion) -> bool:
-    """Whether the ended trials of a job are the same as in an earlier version, and its policy too."""
-    return known[:_SUMS_OF] == version[:_SUMS_OF]
 
 
 def _num_deliveries(groups: Iterable[TrialGroup]) -> int:
@@ -611,24 +747,19 @@ def _usage(groups: Iterable[TrialGroup]) -> Usage:
     return total
 
 
-def _delivered(delivered: Sequence[TrialGroup], place: int) -> Mapping[int, Delivered]:
+def _delivered(delivered: Sequence[TrialGroup], quantity: _Quantity) -> Mapping[int, Delivered]:
     """The deliveries of each batch size, in one quantity."""
     found: dict[int, Delivered] = {}
     for group in delivered:
-        value = _quantities(group)[place]
-        # Time is always measured; for money see `_measured_money`.
-        unmeasured = (group.num_without_cost, group.num_without_energy, 0, 0)[place]
         known = found.get(group.batch_size, Delivered())
         count = known.count + group.num_trials
-        mean = known.mean + (value - known.mean * group.num_trials) / count
-        logs = known.logs.merge(group.logs[place])
-        found[group.batch_size] = Delivered(count, mean, logs, known.unmeasured + unmeasured)
+        found[group.batch_size] = Delivered(
+            count,
+            known.mean + (quantity.spent(group) - known.mean * group.num_trials) / count,
+            known.logs.merge(quantity.logs(group)),
+            known.unmeasured + quantity.num_without(group),
+        )
     return found
-
-
-def _quantities(group: TrialGroup) -> tuple[float, float, float, float]:
-    usage = group.usage
-    return usage.cost, usage.energy_joules or 0.0, usage.time_seconds, group.money
 
 
 def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsEstimate:
@@ -640,18 +771,32 @@ def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsE
     return money
 
 
-def _claimed(savings: Savings, figure: Literal["saved", "at_least", "at_most", "lost"]) -> Quantities:
-    claims = savings.time, savings.energy, savings.cost, savings.money, savings.carbon
-    return Quantities(*(None if each is None else getattr(each, figure) for each in claims))
+def _limited(limit: Callable[[float, float], float], value: float | None) -> float | None:
+    return None if value is None else limit(0.0, value)
 
 
-def _without_exploring(savings: Savings, figure: Literal["at_most", "lost"]) -> Quantities:
-    found = _claimed(savings, figure)
-    if savings.verdict is not SavingsVerdict.EXPLORING:
-        return found
-    # A job that explores has not lost yet.
-    limited = max if figure == "at_most" else min
-    return Quantities(*(None if each is None else limited(0.0, each) for each in found))
+def _total_savings(totals: Totals) -> Savings[TotalEstimate]:
+    """What several jobs have saved together; of energy, also if no trial measured any."""
+
+    def total(quantity: str) -> TotalEstimate:
+        value = attrgetter(quantity)
+        at_least = value(totals.saved_at_least)
+        return TotalEstimate(
+            verdict=total_verdict(totals.verdicts, at_least, value(totals.at_most)),
+            measured_spent=value(totals.spent),
+            saved=value(totals.saved),
+            at_least=at_least,
+            lost=value(totals.lost),
+        )
+
+    return Savings(
+        cost=total("cost"),
+        energy=total("energy_joules"),
+        time=total("time_seconds"),
+        money=None if totals.spent.money is None else total("money"),
+        carbon=None if totals.spent.carbon_grams is None else total("carbon_grams"),
+        num_deliveries=totals.num_deliveries,
+    )
 
 
 def _points(

@@ -74,7 +74,7 @@ async def play(site: Site, events: list[Any], *, prune: bool, **fields: Any) -> 
     await site.open()
     answers += [
         await site.administration.job("j"),
-        *[(await site.administration.trial(key)).shown.trial for key in running],
+        *[(await site.administration.trial(key)).trial.trial for key in running],
     ]
     await site.close()
     return answers
@@ -152,7 +152,7 @@ async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_p
         running.trial_number: [1, 2],
         recent.trial_number: [1, 2],
     }
-    shown, _, _ = await site.administration.trial(decided)
+    shown = (await site.administration.trial(decided)).trial
     measured = await site.administration.measurements(decided, 0, 10, newest_first=False)
     last = shown.trial.last
     assert (shown.trial.cost, last and last.epoch, measured) == (30.0, 3, [])

@@ -424,12 +424,12 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     running = await site.optimizer.next_trial("j", new_id())
     await report(site, running.key, 1)
     await report(site, running.key, 2)
-    paged, _ = await site.administration.trials(TrialList("j"), (), 10)
-    listed = [each.shown.trial for each in paged]
+    paged = await site.administration.trials(TrialList("j"), (), 10)
+    listed = [each.trial.trial for each in paged if each.trial is not None]
     assert [(each.cost, each.cost_bound) for each in listed] == [(30.0, None), (20.0, 60.0)]
     job = await site.administration.job("j")
     assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
-    shown, _, _ = await site.administration.trial(running.key)
+    shown = (await site.administration.trial(running.key)).trial
     epochs = await site.administration.measurements(running.key, 0, 10, newest_first=False)
     assert (shown.trial.cost, shown.trial.cost_bound, len(epochs)) == (20.0, 60.0, 2)
     await site.close()
@@ -453,12 +453,15 @@ async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
         return found
 
     monkeypatch.setattr(site.store, "trials", read_and_delete)
-    wanted, seen = TrialList(prefix="j-"), []
-    page = await site.administration.trials(wanted, (), 2)
-    seen += [each.shown.trial.job_id for each in page.trials]
-    while page.end:
-        page = await site.administration.trials(wanted, page.end, 2)
-        seen += [each.shown.trial.job_id for each in page.trials]
+    service = JobReaderService(
+        site.administration, Statistics(site.store, Factors()), StreamLimit(0), PageTokens(site.store.page_token_key)
+    )
+    request = v1.ListTrialsRequest(job_id_prefix="j-", page_size=2)
+    seen: list[str] = []
+    while not seen or request.page_token:
+        page = await service.ListTrials(request, cast("Any", None))
+        seen += [trial.id.job_id for trial in page.trials]
+        request.page_token = page.next_page_token
     assert seen == ["j-a", "j-c", "j-d"]
     await site.close()
 
@@ -501,7 +504,7 @@ async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
         with pytest.raises(StorageUnavailableError):
             await report(site, trial.key, 1)
         other.execute("DROP TRIGGER full")
-    shown, _, _ = await site.administration.trial(trial.key)
+    shown = (await site.administration.trial(trial.key)).trial
     epochs = await site.administration.measurements(trial.key, 0, 10, newest_first=False)
     assert (shown.trial.lease_expire_time, epochs) == (site.now + timedelta(hours=1), [])
     await site.close()

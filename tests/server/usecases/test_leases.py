@@ -318,7 +318,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         await optimizer.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
-            lost = (await administration.trial(TrialId(f"j{number}", trial_number=1))).shown.trial
+            lost = (await administration.trial(TrialId(f"j{number}", trial_number=1))).trial.trial
             assert (lost.end_reason, lost.end_time) == (EndReason.LOST, time)
 
 
@@ -348,7 +348,7 @@ async def test_trial_whose_end_was_not_written_is_lost(
     for _ in range(2):
         site.now += timedelta(hours=2)
         await site.optimizer.expire_leases()
-    lost = (await site.administration.trial(trial.key)).shown.trial
+    lost = (await site.administration.trial(trial.key)).trial.trial
     assert lost.end_reason is EndReason.LOST
     await site.close()
 
@@ -378,7 +378,7 @@ async def test_failed_commit_costs_no_lease(tmp_path: Path, written: str, then: 
     site.now += timedelta(seconds=1)
     await site.administration.job("j")
     await site.optimizer.expire_leases()
-    assert (await site.administration.trial(trial.key)).shown.trial.running
+    assert (await site.administration.trial(trial.key)).trial.trial.running
     await site.close()
 
 
@@ -393,7 +393,7 @@ async def test_leases_go_with_their_job(tmp_path: Path) -> None:
     assert len(site.store._leases) == 1
     site.now += timedelta(hours=2)
     await site.optimizer.expire_leases()
-    assert (await site.administration.trial(TrialId("j", trial_number=1))).shown.trial.end_reason is EndReason.LOST
+    assert (await site.administration.trial(TrialId("j", trial_number=1))).trial.trial.end_reason is EndReason.LOST
     await site.administration.delete_job("j")
     assert not site.store._leases
     await site.close()

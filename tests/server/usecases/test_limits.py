@@ -24,7 +24,7 @@ from wattwise_server.config import Factors
 from wattwise_server.domain import EndReason, Job, Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
-from wattwise_server.rpc import convert
+from wattwise_server.rpc import answers
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import MEASUREMENTS_AT_A_TIME, PAGE_BYTES, PageTokens
 from wattwise_server.rpc.service import JobReaderService
@@ -231,7 +231,7 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     assert (await stopping).converged
     assert sum(compared) >= len(expensive)
     assert max(compared) <= 32, "between two answers"
-    ends = [(await site.administration.trial(key)).shown.trial.end_reason for key in expensive]
+    ends = [(await site.administration.trial(key)).trial.trial.end_reason for key in expensive]
     # Not all: with each that is stopped the bound of the next rises.
     assert EndReason.COST_BOUND in ends
     await site.close()
@@ -458,17 +458,17 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
     shown = await site.optimizer.next_trial("j", new_id())
     for epoch in range(1, 3_501):
         await site.optimizer.report(Report(shown.key, epoch, float(epoch), 0.01 * epoch, 0.1))
-    pieces = {read_measurement: [0], convert.measurement: [0]}
+    pieces = {read_measurement: [0], answers.message: [0]}
 
-    def counted(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def called(argument: Any) -> Any:
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
             pieces[function][-1] += 1
-            return function(argument)
+            return function(*arguments)
 
         return called
 
     monkeypatch.setattr(queries, "read_measurement", counted(read_measurement))
-    monkeypatch.setattr(convert, "measurement", counted(convert.measurement))
+    monkeypatch.setattr(answers, "message", counted(answers.message))
     tokens, statistics = PageTokens(site.store.page_token_key), Statistics(site.store, Factors())
     service, context = JobReaderService(site.administration, statistics, StreamLimit(0), tokens), cast("Any", None)
     trial = v1.TrialId(job_id="j", trial_number=shown.key.trial_number)

@@ -18,7 +18,7 @@ async def test_epochs_are_at_least_as_new_as_the_trial_read_before(tmp_path: Pat
     trial = await site.optimizer.next_trial("j", new_id())
 
     async def look() -> None:
-        last = (await site.administration.trial(trial.key)).shown.trial.last
+        last = (await site.administration.trial(trial.key)).trial.trial.last
         found = await site.administration.measurements(trial.key, 0, 1000, newest_first=False)
         assert [measured.epoch for measured in found] == list(range(1, len(found) + 1))
         assert len(found) >= (last.epoch if last else 0)

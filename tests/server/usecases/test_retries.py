@@ -90,7 +90,7 @@ async def test_conflicts_without_end_are_reported(
     assert rival.met == conflicts
     await site.open()
     status = TrialStatus.FAILED if ends else TrialStatus.RUNNING
-    assert (await site.administration.trial(trial.key)).shown.trial.status is status
+    assert (await site.administration.trial(trial.key)).trial.trial.status is status
     await site.close()
 
 
