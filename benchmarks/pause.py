@@ -53,7 +53,7 @@ async def _measure(database: Path) -> float:
             await asyncio.sleep(0)
             pauses.append(time.perf_counter() - start)
         await stopping
-        if not await store.count_trials(TrialList(spec.job_id, end_reasons=(EndReason.COST_BOUND,))):
+        if not await store.reads.count_trials(TrialList(spec.job_id, end_reasons=(EndReason.COST_BOUND,))):
             raise RuntimeError("no trial was stopped")
         return max(pauses)
 

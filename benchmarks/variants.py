@@ -104,7 +104,7 @@ def commits_in_the_loop() -> None:
 
     async def commit(mine: Any, group: Any) -> Any:
         raw = vars(mine)["_raw"]
-        raw.group = [statement for submission in group for statement in submission.statements]
+        raw.group = [change for submission in group for change in submission.changes]
         raw.commit()
         return ()
 

@@ -300,7 +300,7 @@ async def _counting(store: Store, observer: Observer) -> AsyncIterator[None]:
     """Counts jobs and running trials that other servers may create and end."""
 
     async def count() -> None:
-        observer.counted(*await store.content())
+        observer.counted(*await store.reads.content())
 
     if not store.shared:
         yield

@@ -35,11 +35,11 @@ place of the last item of the page before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from wattwise_server.clock import Clock
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
@@ -49,7 +49,6 @@ from wattwise_server.domain import (
     HistoryKind,
     Job,
     JobEvent,
-    ListedJob,
     Measurement,
     MetricSpan,
     Moments,
@@ -60,6 +59,9 @@ from wattwise_server.domain import (
     TrialStatus,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from wattwise_server.store.reads import Reads
 from wattwise_server.store.subscriptions import JobsSubscription, Subscription
 
 Place: TypeAlias = tuple[int, ...]
@@ -436,6 +438,10 @@ class Store(Protocol):
     clock: Clock
     shared: bool
 
+    @property
+    def reads(self) -> Reads:
+        """The reads outside of transactions."""
+
     def check(self) -> None:
         """Checks that the database can serve calls, now or once it is reachable again.
 
@@ -443,76 +449,8 @@ class Store(Protocol):
             StorageUnavailableError: it cannot, until it has been repaired.
         """
 
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the database holds."""
-
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""
-
-    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs behind the place `after`.
-
-        In an order by activity or attention places change with the jobs: what a page shows may come again on the next
-        one, or be missed, when a job is deleted or changes in between.
-        """
-
-    async def count_jobs(self, wanted: JobList) -> int:
-        """How many jobs a list has."""
-
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
-        """A page of trials."""
-
-    async def count_trials(self, wanted: TrialList) -> int:
-        """How many trials a list has."""
-
-    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
-        """How many trials of a job had delivered a model at each of several times, which ascend."""
-
-    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
-        """A page of the history, newest first."""
-
-    async def job_versions(
-        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
-    ) -> Sequence[JobVersion]:
-        """The jobs whose ids start with a prefix, the one of an id, or those of some keys."""
-
-    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
-        """The policies of jobs and the notes of their searches, by key."""
-
-    async def trial_groups(
-        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
-    ) -> Mapping[int, Sequence[TrialGroup]]:
-        """The ended trials of jobs, by key.
-
-        No group of a job has trials from before its number in `splits` together with that trial or a later one.
-        """
-
-    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
-        """The running trials of jobs, by key; None: of all jobs that have any."""
-
-    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
-        """The ended trials of a job that have reported, in ranges of `width` numbers from `first` on.
-
-        Excluded trials are left out, or have buckets of their own.
-        """
-
-    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
-        """Deliveries and costs of the ended trials of a job that count, in the same ranges.
-
-        A claim of savings compares those from `compared_from` on, here and below.
-        """
-
-    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
-        """How many own trials of a job that are compared have delivered a model after a time."""
-
-    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
-        """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
-
-    async def days(self, key: int, since: datetime) -> Sequence[Day]:
-        """The days since a time on which own trials of a job ended that count, ascending."""
-
-    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
-        """The newest profile of each batch size, ascending: trial number, batch size and samples."""
 
     async def forget_history(self, before: datetime) -> None:
         """Deletes older entries, in small steps."""

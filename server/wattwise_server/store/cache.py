@@ -16,7 +16,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -30,7 +30,6 @@ from wattwise_server.domain import (
     HistoryEntry,
     Job,
     JobEvent,
-    ListedJob,
     Measurement,
     MetricSpan,
     PowerSample,
@@ -39,25 +38,9 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.store import changes
-from wattwise_server.store.base import (
-    Bucket,
-    Day,
-    HistoryList,
-    JobList,
-    JobPlace,
-    JobVersion,
-    ListedEntry,
-    ListedTrial,
-    Place,
-    PolicyState,
-    Prices,
-    Spent,
-    TrialGroup,
-    TrialList,
-)
 from wattwise_server.store.changes import Change, KeepMeasurements, PruneEvents
 from wattwise_server.store.columns import to_micros
-from wattwise_server.store.queries import Queries, readable
+from wattwise_server.store.reads import Reads, readable
 from wattwise_server.store.subscriptions import REPORTS, JobsSubscription, Subscription, Subscriptions, Topic
 from wattwise_server.store.writer import Submission, Writer, failure_of
 
@@ -155,17 +138,17 @@ class CachedStore(ABC):
     Attributes:
         page_token_key: Of the tokens of lists.
         clock: The time of the database.
-        queries: Its reads.
+        reads: Its reads.
         shared: Whether other servers may change the database.
     """
 
     shared = False
     _loads_at_once = 1
 
-    def __init__(self, writer: Writer, queries: Queries, clock: Clock, page_token_key: bytes) -> None:
+    def __init__(self, writer: Writer, reads: Reads, clock: Clock, page_token_key: bytes) -> None:
         self.page_token_key = page_token_key
         self.clock = clock
-        self.queries = queries
+        self.reads = reads
         self._writer = writer
         # Few loads at a time: those of many wide jobs would delay the reports to all other jobs.
         self._loading = asyncio.Semaphore(self._loads_at_once)
@@ -179,10 +162,6 @@ class CachedStore(ABC):
         Raises:
             StorageUnavailableError: it cannot, until it has been repaired.
         """
-
-    @abstractmethod
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the database holds."""
 
     @abstractmethod
     async def expired_leases(self) -> Sequence[TrialId]:
@@ -207,9 +186,6 @@ class CachedStore(ABC):
     @abstractmethod
     async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
         """See `Transaction.make_room`."""
-
-    def check_calls(self) -> None:  # noqa: B027 - a hook
-        """Refuses a call whose answer could be lost, although all that it needs may be in memory."""
 
     def with_leases(self, tx: CachedTransaction) -> Sequence[Change]:
         """What a transaction writes, with what keeps its trials' leases."""
@@ -306,85 +282,9 @@ class CachedStore(ABC):
             else:
                 self._cache.move_to_end(job_id)
 
-    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs."""
-        self.check_calls()
-        return await self.queries.jobs(wanted, after, limit)
-
-    async def count_jobs(self, wanted: JobList) -> int:
-        """How many jobs a list has."""
-        self.check_calls()
-        return await self.queries.count_listed_jobs(wanted)
-
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
-        """A page of trials."""
-        self.check_calls()
-        return await self.queries.trials(wanted, after, limit)
-
-    async def count_trials(self, wanted: TrialList) -> int:
-        """How many trials a list has."""
-        self.check_calls()
-        return await self.queries.count_trials(wanted)
-
-    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
-        """How many trials had delivered a model at each of several times."""
-        self.check_calls()
-        return await self.queries.deliveries_before(job_id, times)
-
-    async def job_versions(
-        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
-    ) -> Sequence[JobVersion]:
-        """What tells whether figures are out of date."""
-        self.check_calls()
-        return await self.queries.job_versions(prefix, job_id, keys)
-
-    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
-        """The policies of jobs and the notes of their searches."""
-        return await self.queries.policy_states(keys)
-
-    async def trial_groups(
-        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
-    ) -> Mapping[int, Sequence[TrialGroup]]:
-        """The ended trials of jobs."""
-        return await self.queries.trial_groups(keys, prices, splits)
-
-    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
-        """The running trials of jobs."""
-        self.check_calls()
-        return await self.queries.running_groups(keys)
-
-    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
-        """The ended trials in ranges of numbers."""
-        return await self.queries.buckets(key, first, width, with_excluded=with_excluded)
-
-    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
-        """What they delivered and cost."""
-        return await self.queries.spent(key, first, width, compared_from)
-
-    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
-        """How many own trials that are compared have delivered a model after a time."""
-        return await self.queries.deliveries_since(key, time, compared_from)
-
-    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
-        """The trial from which the deliveries have been worth more than they cost."""
-        return await self.queries.break_even(key, baseline, compared_from)
-
-    async def days(self, key: int, since: datetime) -> Sequence[Day]:
-        """The days since a time on which trials ended."""
-        return await self.queries.days(key, since)
-
-    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
-        """The newest profile of each batch size."""
-        return await self.queries.profiles(key)
-
-    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
-        """A page of the history."""
-        self.check_calls()
-        return await self.queries.history(wanted, after, limit)
-
     async def forget_history(self, before: datetime) -> None:
         """Deletes old entries of the history."""
-        while await self.queries.has_history(before):
+        while await self.reads.has_history(before):
             await self._prune_events(PruneEvents(to_micros(before), _EVENTS_AT_ONCE))
             await asyncio.sleep(_FORGET_PAUSE_SECONDS)
 
@@ -442,7 +342,7 @@ class CachedTransaction:
 
     async def __aenter__(self) -> CachedTransaction:
         store, job_id = self.store, self.job_id
-        store.check_calls()
+        store.reads.admit()
         self.cached = cached = store.acquire(job_id)
         try:
             await cached.lock.acquire()
@@ -534,23 +434,23 @@ class CachedTransaction:
         if self.job is None or number > self.job.num_trials:
             return None
         await self.cached.durable()
-        return await self.store.queries.trial(self.job_id, self.key, number)
+        return await self.store.reads.trial(self.job_id, self.key, number)
 
     async def measurements(
         self, number: int, *, after: int = 0, newest_first: bool = False, limit: int = LARGEST_EPOCHS_KEPT
     ) -> Sequence[Measurement]:
         """The measurements of a trial by epoch, or the newest first."""
         await self.cached.durable()
-        return await self.store.queries.measurements(self.key, number, after, limit, newest_first=newest_first)
+        return await self.store.reads.measurements(self.key, number, after, limit, newest_first=newest_first)
 
     async def metric_span(self, number: int) -> MetricSpan:
         """The metrics of a trial's measurements."""
         await self.cached.durable()
-        return await self.store.queries.metric_span(self.key, number)
+        return await self.store.reads.metric_span(self.key, number)
 
     async def trial_of_launch(self, launch_id: str) -> Trial | None:
         """The trial of this launch."""
-        cached, queries = self.cached, self.store.queries
+        cached, reads = self.cached, self.store.reads
         if known := cached.launches.get(launch_id):
             return self.trials.get(known, cached.running[known])
         if self.job is None or not self.job.num_trials:
@@ -559,22 +459,22 @@ class CachedTransaction:
             return None
         await cached.durable()
         if cached.checksums is None and cached.asked and self.job.num_trials <= _MOST_CHECKSUMS:
-            cached.checksums = array("I", map(_checksum, await queries.launch_ids(self.key)))
+            cached.checksums = array("I", map(_checksum, await reads.launch_ids(self.key)))
         cached.asked = True
-        found = await queries.trial_of_launch(self.job_id, self.key, launch_id)
+        found = await reads.trial_of_launch(self.job_id, self.key, launch_id)
         return self.trials.get(found.number, found) if found else None
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
         """Whether a launch was deleted with its job."""
-        cached, queries = self.cached, self.store.queries
+        cached, reads = self.cached, self.store.reads
         if self.job is not None and cached.replaces is False:
             return False
         await cached.durable()
         if self.job is not None and cached.replaces is None:
             # Only what was deleted before this job was created counts, so that the answer does not change.
-            cached.replaces = await queries.was_job_deleted(self.job_id)
-            return cached.replaces and await queries.was_launch_deleted(self.job_id, launch_id, started)
-        return await queries.was_launch_deleted(self.job_id, launch_id, started)
+            cached.replaces = await reads.was_job_deleted(self.job_id)
+            return cached.replaces and await reads.was_launch_deleted(self.job_id, launch_id, started)
+        return await reads.was_launch_deleted(self.job_id, launch_id, started)
 
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""
@@ -600,7 +500,7 @@ class CachedTransaction:
     async def samples(self, number: int) -> Sequence[PowerSample]:
         """The samples of a trial's profile."""
         await self.cached.durable()
-        return await self.store.queries.samples(self.key, number)
+        return await self.store.reads.samples(self.key, number)
 
     def add_history(self, entry: HistoryEntry) -> None:
         """Adds an entry to the history."""
@@ -628,7 +528,7 @@ class CachedTransaction:
     async def events(self) -> Sequence[JobEvent]:
         """All events of the job in their order."""
         await self.cached.durable()
-        return await self.store.queries.events(self.job_id, self.key)
+        return await self.store.reads.events(self.job_id, self.key)
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once the changes are durable."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from wattwise_server.store.changes import PruneMeasurements
 from wattwise_server.store.columns import to_micros
-from wattwise_server.store.queries import Queries
+from wattwise_server.store.reads import Reads
 
 _ROWS = 500
 _TRIALS = 200
@@ -42,8 +42,8 @@ class _Place(NamedTuple):
 class Retention:
     """Deletes old measurements of one store."""
 
-    def __init__(self, queries: Queries, prune: Prune) -> None:
-        self._queries = queries
+    def __init__(self, reads: Reads, prune: Prune) -> None:
+        self._reads = reads
         self._prune = prune
 
     async def prune(self, ended_before: datetime) -> None:
@@ -59,7 +59,7 @@ class Retention:
 
     async def _step(self, place: _Place, ended_before: int) -> _Place | None:
         """Deletes some rows, in one commit; returns where to continue, None at the end."""
-        found = await self._queries.measured_trials(place, _TRIALS, ended_before)
+        found = await self._reads.measured_trials(place, _TRIALS, ended_before)
         todo: list[PruneMeasurements] = []
         room, more = _ROWS, len(found) == _TRIALS
         for row in found:

@@ -97,7 +97,7 @@ class Administration:
 
     async def count_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""
-        return await self._store.count_jobs(wanted)
+        return await self._store.reads.count_jobs(wanted)
 
     async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[PagedTrial]:
         """A page of at most `limit` trials; only those behind the place `after`.
@@ -108,7 +108,7 @@ class Administration:
         jobs: dict[str, Job | None] = {}
         if wanted.job_id is not None:
             jobs[wanted.job_id] = await self.job(wanted.job_id)
-        listed = await self._store.trials(wanted, after, limit)
+        listed = await self._store.reads.trials(wanted, after, limit)
         recurrences = await self._recurrences(wanted.job_id, [each.trial for each in listed])
         found = []
         for place, trial in listed:
@@ -124,7 +124,7 @@ class Administration:
 
     async def count_trials(self, wanted: TrialList) -> int:
         """How many trials a list has."""
-        return await self._store.count_trials(wanted)
+        return await self._store.reads.count_trials(wanted)
 
     async def trial(self, key: TrialId) -> TrialDetails:
         """A trial with its power profile.
@@ -163,12 +163,12 @@ class Administration:
         if job_id is None or not starts:
             return {}
         times = sorted(set(starts.values()))
-        delivered = dict(zip(times, await self._store.deliveries_before(job_id, times), strict=True))
+        delivered = dict(zip(times, await self._store.reads.deliveries_before(job_id, times), strict=True))
         return {number: delivered[start] + 1 for number, start in starts.items()}
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
         """A page of the history, newest first; only entries behind the place `after`."""
-        return await self._store.history(wanted, after, limit)
+        return await self._store.reads.history(wanted, after, limit)
 
     @retried
     async def delete_job(self, job_id: str, create_time: datetime | None = None) -> tuple[Job, int]:

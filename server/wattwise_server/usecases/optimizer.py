@@ -137,7 +137,7 @@ class Optimizer:
         """What a prior job tells about a new one."""
         beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
-        listed = await self._store.trials(TrialList(job.spec.job_id), (after,), _TRIALS_OF_A_PRIOR)
+        listed = await self._store.reads.trials(TrialList(job.spec.job_id), (after,), _TRIALS_OF_A_PRIOR)
         return prior_of(beliefs, [each.trial for each in listed if job.counts(each.trial)])
 
     def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:

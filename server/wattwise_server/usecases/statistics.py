@@ -367,8 +367,8 @@ class Statistics:
             division = Division(job.reset_after + 1, width)
         first, width = division.first, division.width
         baseline = self._savings(version, groups, compared_from).cost.baseline
-        found = await self._of_ended(version, self._store.buckets, *division, with_excluded=with_excluded)
-        spent = await self._of_ended(version, self._store.spent, *division, compared_from)
+        found = await self._of_ended(version, self._store.reads.buckets, *division, with_excluded=with_excluded)
+        spent = await self._of_ended(version, self._store.reads.spent, *division, compared_from)
 
         def last(place: int) -> int:
             return min(first + (place + 1) * width - 1, job.num_trials)
@@ -394,10 +394,10 @@ class Statistics:
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-        for version in await self._store.job_versions("", job_id):
+        for version in await self._store.reads.job_versions("", job_id):
             return [
                 PowerProfile(number, batch_size, [profiled_limit(job.spec, sample) for sample in samples])
-                for number, batch_size, samples in await self._store.profiles(version.key)
+                for number, batch_size, samples in await self._store.reads.profiles(version.key)
                 if batch_size > after
             ][:limit]
         # It was deleted in between.
@@ -406,9 +406,9 @@ class Statistics:
     async def _read(self, job_id: str) -> _Read:
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-        keys = [version.key for version in await self._store.job_versions("", job_id)]
-        running = await self._store.running_groups(keys)
-        versions = await self._store.job_versions(keys=keys)
+        keys = [version.key for version in await self._store.reads.job_versions("", job_id)]
+        running = await self._store.reads.running_groups(keys)
+        versions = await self._store.reads.job_versions(keys=keys)
         if not versions:
             # It was deleted in between.
             raise JobNotFoundError(job_id)
@@ -419,7 +419,7 @@ class Statistics:
     async def listings(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[JobListing]:
         """A page of jobs, with summaries if their activity is wanted; only those behind the place `after`."""
         found: list[JobListing] = []
-        listed = await self._store.jobs(wanted, after, limit)
+        listed = await self._store.reads.jobs(wanted, after, limit)
         for begin in range(0, len(listed), _JOBS_AT_A_TIME):
             part = listed[begin : begin + _JOBS_AT_A_TIME]
             summaries = await self._summaries(part) if wanted.with_activity else {}
@@ -434,8 +434,8 @@ class Statistics:
     async def _summaries(self, listed: Sequence[ListedJob]) -> Mapping[int, JobSummary]:
         """The summaries of jobs that were listed with their activity, by key; those of deleted jobs are missing."""
         keys = [job.key for job in listed]
-        running = await self._store.running_groups(keys)
-        versions = {version.key: version for version in await self._store.job_versions(keys=keys)}
+        running = await self._store.reads.running_groups(keys)
+        versions = {version.key: version for version in await self._store.reads.job_versions(keys=keys)}
         ended = await self._ended(list(versions.values()))
         found: dict[int, JobSummary] = {}
         for job in listed:
@@ -466,7 +466,7 @@ class Statistics:
             return total, {}
         # Two more: one may be called OTHER, and the next one tells when one of the others was last active.
         wanted = JobList(order=JobOrder.LAST_ACTIVITY, with_activity=True)
-        listed = [job for job in await self._store.jobs(wanted, 0, num_named + 2) if job.key in by_key]
+        listed = [job for job in await self._store.reads.jobs(wanted, 0, num_named + 2) if job.key in by_key]
         times = {job.key: job.activity.last_time for job in listed if job.activity is not None}
         named = [job for job in listed if job.job.spec.job_id != OTHER][:num_named]
         found = {job.job.spec.job_id: by_key.pop(job.key)._replace(last_time=times.get(job.key)) for job in named}
@@ -478,8 +478,8 @@ class Statistics:
 
     async def _by_job(self, prefix: str = "") -> Mapping[int, Totals]:
         """The totals of each job whose id starts with a prefix, by key."""
-        running = await self._store.running_groups(None)
-        versions = await self._store.job_versions(prefix)
+        running = await self._store.reads.running_groups(None)
+        versions = await self._store.reads.job_versions(prefix)
         found: dict[int, Totals] = {}
         stale = []
         for version in versions:
@@ -553,7 +553,7 @@ class Statistics:
         if stale:
             keys = [version.key for version in stale]
             splits = await self._compared_from(keys)
-            groups = await self._store.trial_groups(keys, self._prices, splits)
+            groups = await self._store.reads.trial_groups(keys, self._prices, splits)
             for version in stale:
                 found[version.key] = _Ended(groups.get(version.key, ()), splits.get(version.key, 0))
                 self._known[version.key] = _Kept(version, found[version.key])
@@ -565,7 +565,7 @@ class Statistics:
     async def _compared_from(self, keys: Sequence[int]) -> Mapping[int, int]:
         """The first trial that is compared of each job whose behaviour has changed."""
         found = {}
-        for place, (key, state) in enumerate((await self._store.policy_states(keys)).items()):
+        for place, (key, state) in enumerate((await self._store.reads.policy_states(keys)).items()):
             if place % _JOBS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             if number := compared_from(state):
@@ -590,7 +590,9 @@ class Statistics:
         """What to do about the savings of one job."""
         since, first = 0, savings.compared_from_trial or 0
         if savings.newest_baseline_time is not None:
-            since = await self._of_ended(version, self._store.deliveries_since, savings.newest_baseline_time, first)
+            since = await self._of_ended(
+                version, self._store.reads.deliveries_since, savings.newest_baseline_time, first
+            )
         return advice(
             savings.cost,
             job.spec.job_id,
@@ -604,7 +606,7 @@ class Statistics:
         if savings.cost.verdict is not SavingsVerdict.SAVING or savings.cost.baseline is None:
             return None
         least, first = savings.cost.baseline.least, savings.compared_from_trial or 0
-        return await self._of_ended(version, self._store.break_even, least, first)
+        return await self._of_ended(version, self._store.reads.break_even, least, first)
 
     def _savings(
         self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int
@@ -683,7 +685,7 @@ class Statistics:
             return ()
         year, month = divmod(newest.year * 12 + newest.month - MONTHS, 12)
         since = newest.replace(year=year, month=month + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
-        return await self._of_ended(version, self._store.days, since)
+        return await self._of_ended(version, self._store.reads.days, since)
 
     def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[MonthStatistics]:
         """The months with trials."""

@@ -60,7 +60,7 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
         assert (await optimizer.register(draft("j-1")))[1]
         trial = await optimizer.next_trial("j-1", new_id())
         assert trial.number == 1
-        observers.counted(*await store.content())
+        observers.counted(*await store.reads.content())
     messages = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
     for message in (
         "0 jobs, 0 trials",

@@ -342,7 +342,7 @@ class StoreConformance(FigureTests):
                 assert tx.job is None
                 assert tx.running() == []
         async with opener() as store:
-            assert await store.jobs(JobList(), 0, 10) == []
+            assert await store.reads.jobs(JobList(), 0, 10) == []
 
     async def test_transactions_of_one_job_are_serialized(self, opener: Opener) -> None:
         """A hundred concurrent read-and-increment blocks lose no increment."""
@@ -408,7 +408,7 @@ class StoreConformance(FigureTests):
             one.save_job(a_job("j1"))
             async with store.transaction("j2") as two:
                 two.save_job(a_job("j2"))
-            assert [each.job.spec.job_id for each in await store.jobs(JobList(), 0, 10)] == ["j2"]
+            assert [each.job.spec.job_id for each in await store.reads.jobs(JobList(), 0, 10)] == ["j2"]
 
     async def test_cancelled_caller_leaves_a_complete_transaction(self, opener: Opener) -> None:
         """Callers cancelled at any moment leave each job and its first trial both there or both absent."""
@@ -420,8 +420,8 @@ class StoreConformance(FigureTests):
                 task.cancel()
             await asyncio.wait(tasks)
         async with opener() as store:
-            for each in await store.jobs(JobList(), 0, 100):
-                assert len(await store.trials(TrialList(each.job.spec.job_id), (), 10)) == 1
+            for each in await store.reads.jobs(JobList(), 0, 100):
+                assert len(await store.reads.trials(TrialList(each.job.spec.job_id), (), 10)) == 1
 
     async def test_cancelling_the_wait_for_durability_keeps_the_transaction(self, opener: Opener) -> None:
         """A caller that is cancelled between its block and the commit does not undo what it saved."""
@@ -435,9 +435,9 @@ class StoreConformance(FigureTests):
                 await asyncio.wait({task})
                 assert task.cancelled()
         async with opener() as store:
-            assert len(await store.jobs(JobList(), 0, 100)) == 20
+            assert len(await store.reads.jobs(JobList(), 0, 100)) == 20
             for number in range(20):
-                assert [each.trial.number for each in await store.trials(TrialList(f"j{number}"), (), 10)] == [1]
+                assert [each.trial.number for each in await store.reads.trials(TrialList(f"j{number}"), (), 10)] == [1]
 
     async def test_measurements_are_read_by_epoch(self, opener: Opener) -> None:
         """Every measurement is stored, the newest with the running trial, and its outcome only once it has one."""
@@ -500,7 +500,7 @@ class StoreConformance(FigureTests):
             outcomes = await asyncio.gather(*(create(store, number) for number in range(1, 9)), return_exceptions=True)
             assert outcomes.count(None) == 2
             assert sum(isinstance(outcome, TooManyJobsError) for outcome in outcomes) == 6
-            assert len(await store.jobs(JobList("j-"), 0, 10)) == 3
+            assert len(await store.reads.jobs(JobList("j-"), 0, 10)) == 3
             async with store.transaction("j-0") as tx:
                 tx.delete_job()
             await create(store, 9)
@@ -511,13 +511,13 @@ class StoreConformance(FigureTests):
         """The number of jobs, and of the trials that run."""
         async with opener() as store:
             store.check()
-            assert await store.content() == (0, 0)
+            assert await store.reads.content() == (0, 0)
             await save_with_trial(store, "one")
             async with store.transaction("two") as tx:
                 tx.save_job(with_trials(a_job("two"), 2))
                 tx.save_trial(a_trial(1, "two"))
                 tx.save_trial(a_trial(2, "two", status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
-            assert await store.content() == (2, 2)
+            assert await store.reads.content() == (2, 2)
 
     async def test_history_of_an_arm_is_read(self, opener: Opener) -> None:
         """A window has the newest observations in order; without one, the missed costs are kept in order."""
@@ -595,11 +595,11 @@ class StoreConformance(FigureTests):
                     job = a_job(job_id)
                     pruned = replace(job.search.arms[0], pruned=True)
                     tx.save_job(replace(job, search=replace(job.search, arms=(pruned, *job.search.arms[1:]))))
-            listed = await store.jobs(JobList("a"), 0, 10)
+            listed = await store.reads.jobs(JobList("a"), 0, 10)
             assert [each.job.spec.job_id for each in listed] == ["a", "a-1", "a%", "a\U0010ffff-2", "a_"]
             assert listed[0].job.spec == a_job("a").spec
             assert listed[0].available == a_job("a").spec.batch_sizes[1:]
-            assert [each.position for each in await store.jobs(JobList("a"), listed[1].position, 2)] == [
+            assert [each.position for each in await store.reads.jobs(JobList("a"), listed[1].position, 2)] == [
                 each.position for each in listed[2:4]
             ]
 

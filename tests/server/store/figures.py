@@ -104,7 +104,7 @@ async def save(store: Store, job: Job, *trials: Trial) -> int:
                 tx.add_launch(trial)
             if trial.running and trial.last is not None:
                 tx.add_measurement(trial._replace(job_id=job_id))
-    return (await store.job_versions("", job_id))[0].key
+    return (await store.reads.job_versions("", job_id))[0].key
 
 
 def running_trial(
@@ -137,7 +137,7 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
-            groups = (await store.trial_groups([key], Prices(joule=0.5, gpu_second=0.375), {}))[key]
+            groups = (await store.reads.trial_groups([key], Prices(joule=0.5, gpu_second=0.375), {}))[key]
             assert len(groups) == 2
             delivered = only(groups, batch_size=8, delivered=True)
             assert (delivered.num_trials, delivered.num_undecided, delivered.own) == (2, 0, True)
@@ -153,9 +153,9 @@ class FigureTests:
             others = only(groups, batch_size=16)
             assert (others.num_trials, others.num_undecided, others.delivered) == (2, 1, False)
             assert (others.usage.cost, others.logs.cost.count) == (300.0, 0)
-            (version,) = await store.job_versions()
+            (version,) = await store.reads.job_versions()
             assert version.excluded == (4,)
-            assert await store.trial_groups([], Prices(), {}) == {}
+            assert await store.reads.trial_groups([], Prices(), {}) == {}
 
     async def test_groups_are_split_at_a_trial(self, opener: Opener) -> None:
         """Sums before and since a trial of a job are apart, by its number; those of other jobs are together."""
@@ -169,7 +169,7 @@ class FigureTests:
             split, whole, other = [
                 await save(store, figured_job(job_id, num_trials=4), *trials) for job_id in ("split", "whole", "other")
             ]
-            found = await store.trial_groups([split, whole, other], Prices(), {split: 3, other: 2})
+            found = await store.reads.trial_groups([split, whole, other], Prices(), {split: 3, other: 2})
             sums = {
                 key: sorted((group.batch_size, group.first_trial, group.usage.cost) for group in groups)
                 for key, groups in found.items()
@@ -194,10 +194,10 @@ class FigureTests:
                 tx.save_job(noted)
             await save(store, figured_job("other"))
             other_key = await save(store, other)
-            found = await store.policy_states([key, other_key, 10**9])
+            found = await store.reads.policy_states([key, other_key, 10**9])
             assert found == {key: ("knowledge_gradient", "{}"), other_key: ("gts", "")}
-            assert await store.policy_states([]) == {}
-            policies = {version.key: version.policy.partition("{")[0] for version in await store.job_versions()}
+            assert await store.reads.policy_states([]) == {}
+            policies = {version.key: version.policy.partition("{")[0] for version in await store.reads.job_versions()}
             assert policies == {key: "knowledge_gradient", other_key: "gts"}
 
     async def test_energy_of_nothing_has_no_logarithm(self, opener: Opener) -> None:
@@ -205,7 +205,7 @@ class FigureTests:
         free = Measurement(4, 60.0, 0.0, 0.9, minutes(2))
         async with opener() as store:
             key = await save(store, figured_job(num_trials=2), ended_trial(1, last=free), ended_trial(2))
-            (group,) = (await store.trial_groups([key], Prices(), {}))[key]
+            (group,) = (await store.reads.trial_groups([key], Prices(), {}))[key]
             assert (group.num_without_cost, group.num_without_energy) == (0, 0)
             assert (group.num_trials, group.logs.energy.count, group.logs.money.count) == (2, 1, 0)
             assert group.logs.energy.mean == pytest.approx(math.log(200.0))
@@ -222,7 +222,7 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=4), *trials)
-            (group,) = (await store.trial_groups([key], Prices(), {}))[key]
+            (group,) = (await store.reads.trial_groups([key], Prices(), {}))[key]
             assert (group.num_trials, group.num_without_cost, group.num_without_energy) == (4, 1, 2)
 
     async def test_history_from_before_the_job_is_not_its_own(self, opener: Opener) -> None:
@@ -233,9 +233,9 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=3), *trials)
-            groups = (await store.trial_groups([key], Prices(), {}))[key]
+            groups = (await store.reads.trial_groups([key], Prices(), {}))[key]
             assert {group.own: group.num_trials for group in groups} == {False: 2, True: 1}
-            spent = await store.spent(key, 1, 1, 0)
+            spent = await store.reads.spent(key, 1, 1, 0)
             assert [(each.num_deliveries, each.cost) for each in spent] == [(0, 0.0), (0, 0.0), (1, 100.0)]
 
     async def test_running_trials_have_what_they_took_so_far(self, opener: Opener) -> None:
@@ -248,13 +248,13 @@ class FigureTests:
             async with store.transaction("j") as tx:
                 tx.add_measurement(running_trial(1, last=Measurement(2, 20.0, 300.0, 0.2, minutes(2))))
             for keys in ([key, other], None):
-                found = await store.running_groups(keys)
+                found = await store.reads.running_groups(keys)
                 first, second = sorted(found[key], key=lambda group: group.first_trial)
                 assert other not in found
                 assert (first.first_trial, first.num_trials, first.running) == (1, 1, True)
                 assert first.usage == Usage(20.0, 300.0, 0.5 * 300.0 + 0.5 * 100.0 * 20.0)
                 assert (second.first_trial, second.num_trials, second.usage) == (2, 1, Usage())
-            assert await store.running_groups([other]) == {}
+            assert await store.reads.running_groups([other]) == {}
 
     async def test_energy_that_no_trial_measured_is_unknown(self, opener: Opener) -> None:
         """Energy is summed over ended trials, running trials and days; trials without energy are left out."""
@@ -263,11 +263,11 @@ class FigureTests:
             ended = ended_trial(1)._replace(last=without), ended_trial(2, 16)._replace(last=without), ended_trial(3, 16)
             running = running_trial(4, last=without)
             key = await save(store, figured_job(num_trials=4), *ended, running)
-            groups = (await store.trial_groups([key], Prices(), {}))[key]
+            groups = (await store.reads.trial_groups([key], Prices(), {}))[key]
             assert only(groups, batch_size=8).usage.energy_joules is None
             assert ended[2].last is not None
             assert only(groups, batch_size=16).usage.energy_joules == ended[2].last.energy_joules
-            (group,) = (await store.running_groups([key]))[key]
+            (group,) = (await store.reads.running_groups([key]))[key]
             assert group.usage.energy_joules is None
 
     async def test_cost_of_a_running_trial_is_the_computed_one(self, opener: Opener) -> None:
@@ -277,7 +277,7 @@ class FigureTests:
         async with opener() as store:
             trials = running_trial(1, last=last), running_trial(2, last=without)
             key = await save(store, figured_job(num_trials=2), *trials)
-            found = {group.first_trial: group.usage for group in (await store.running_groups([key]))[key]}
+            found = {group.first_trial: group.usage for group in (await store.reads.running_groups([key]))[key]}
             assert found[1] == Usage(20.0, 300.0, 0.5 * 200.0 + 0.5 * 100.0 * 30.0)
             assert found[2] == Usage(20.0, 300.0, 0.5 * 100.0 * 30.0)
             spec = figured_job().spec
@@ -296,12 +296,12 @@ class FigureTests:
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7), *trials)
             reached = EndReason.TARGET_REACHED
-            assert await store.buckets(key, 1, 4, with_excluded=False) == [
+            assert await store.reads.buckets(key, 1, 4, with_excluded=False) == [
                 Bucket(0, 8, 4, 4, 0, 10.0, 25.0, 50.0, 4, minutes(5), 4.0, reached, "", excluded=False),
                 Bucket(1, 8, 1, 1, 0, 40.0, 40.0, 40.0, 5, minutes(6), 4.0, reached, "", excluded=False),
                 Bucket(1, 16, 1, 0, 1, 60.0, 60.0, 60.0, 6, minutes(7), 4.0, EndReason.ERROR, "", excluded=False),
             ]
-            assert await store.spent(key, 1, 4, 4) == [Spent(0, 4, 110.0, 1, 50.0), Spent(1, 1, 100.0, 1, 100.0)]
+            assert await store.reads.spent(key, 1, 4, 4) == [Spent(0, 4, 110.0, 1, 50.0), Spent(1, 1, 100.0, 1, 100.0)]
 
     async def test_single_buckets_say_why_their_trial_was_chosen(self, opener: Opener) -> None:
         """A range of one trial has its reason; one of several has none, nor an end reason unless it is that of all."""
@@ -312,9 +312,9 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=3), *trials)
-            single = await store.buckets(key, 1, 1, with_excluded=False)
+            single = await store.reads.buckets(key, 1, 1, with_excluded=False)
             assert [each.reason for each in single] == ["the default", "untried", ""]
-            (joint,) = await store.buckets(key, 1, 3, with_excluded=False)
+            (joint,) = await store.reads.buckets(key, 1, 3, with_excluded=False)
             assert (joint.reason, joint.end_reason) == ("", None)
 
     async def test_excluded_trials_have_buckets_of_their_own(self, opener: Opener) -> None:
@@ -322,14 +322,14 @@ class FigureTests:
         trials = [ended_trial(1, cost=10.0), ended_trial(2, cost=7e9, excluded=True), ended_trial(3, cost=20.0)]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=3), *trials)
-            without = await store.buckets(key, 1, 3, with_excluded=False)
-            both = await store.buckets(key, 1, 3, with_excluded=True)
+            without = await store.reads.buckets(key, 1, 3, with_excluded=False)
+            both = await store.reads.buckets(key, 1, 3, with_excluded=True)
             assert [(each.num_trials, each.median_cost, each.excluded) for each in both] == [
                 (2, 15.0, False),
                 (1, 7e9, True),
             ]
             assert both[:1] == without
-            assert await store.spent(key, 1, 3, 0) == [Spent(0, 2, 30.0, 2, 30.0)]
+            assert await store.reads.spent(key, 1, 3, 0) == [Spent(0, 2, 30.0, 2, 30.0)]
 
     async def test_trials_are_listed_by_their_labels(self, opener: Opener) -> None:
         """A trial is listed if it has all pairs, whatever else it has and whatever characters they hold."""
@@ -345,8 +345,8 @@ class FigureTests:
 
             async def listed(*labels: tuple[str, str]) -> list[int]:
                 wanted = TrialList("j", labels=labels)
-                found = [each.trial.number for each in await store.trials(wanted, (), 10)]
-                assert await store.count_trials(wanted) == len(found)
+                found = [each.trial.number for each in await store.reads.trials(wanted, (), 10)]
+                assert await store.reads.count_trials(wanted) == len(found)
                 return found
 
             assert await listed(("host", "a")) == [1]
@@ -354,7 +354,7 @@ class FigureTests:
             assert await listed(("host", "a"), ("commit", "other")) == []
             assert await listed(("note", hostile)) == [3]
             assert await listed() == [1, 2, 3, 4]
-            several = await store.trials(TrialList(labels=(("host", "b"),)), (), 10)
+            several = await store.reads.trials(TrialList(labels=(("host", "b"),)), (), 10)
             assert [each.trial.number for each in several] == [2]
 
     async def test_break_even_is_where_the_saving_stays_positive(self, opener: Opener) -> None:
@@ -368,15 +368,15 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=5), *trials)
-            assert await store.break_even(key, 200.0, 0) == 4
+            assert await store.reads.break_even(key, 200.0, 0) == 4
             # Two deliveries by the third trial: 510.0 spent.
-            assert await store.break_even(key, 255.25, 0) == 3
-            assert await store.break_even(key, 254.75, 0) == 4
-            assert await store.break_even(key, 100.0, 0) is None
-            assert await store.break_even(key, 1000.0, 0) == 1
+            assert await store.reads.break_even(key, 255.25, 0) == 3
+            assert await store.reads.break_even(key, 254.75, 0) == 4
+            assert await store.reads.break_even(key, 100.0, 0) is None
+            assert await store.reads.break_even(key, 1000.0, 0) == 1
             # Without the expensive trial, as if the job had begun with the next one.
-            assert await store.break_even(key, 100.0, 3) == 3
-            assert await store.break_even(key, 4.0, 3) is None
+            assert await store.reads.break_even(key, 100.0, 3) == 3
+            assert await store.reads.break_even(key, 4.0, 3) is None
 
     async def test_profiles_are_the_newest_of_each_batch_size(self, opener: Opener) -> None:
         """A trial's samples count, by limit, until a newer trial that is not excluded has some; a reset keeps them."""
@@ -390,12 +390,12 @@ class FigureTests:
                 tx.save_samples(trials[1], [high, low])
                 tx.save_samples(trials[2], [low])
                 tx.save_samples(trials[3], [low])
-            assert await store.profiles(key) == [(2, 8, [low, high]), (3, 16, [low])]
+            assert await store.reads.profiles(key) == [(2, 8, [low, high]), (3, 16, [low])]
             async with store.transaction("j") as tx:
                 assert await tx.samples(2) == [low, high]
                 assert await tx.samples(9) == []
                 tx.save_job(figured_job(num_trials=4, reset_after=2))
-            assert await store.profiles(key) == [(2, 8, [low, high]), (3, 16, [low])]
+            assert await store.reads.profiles(key) == [(2, 8, [low, high]), (3, 16, [low])]
 
     async def test_trials_are_listed_in_both_directions(self, opener: Opener) -> None:
         """One job's by number, from a place on; by end reason too."""
@@ -404,15 +404,15 @@ class FigureTests:
             await save(store, figured_job(num_trials=4), *trials)
 
             async def numbers(after: Place = (), limit: int = 9, **wanted: object) -> list[int]:
-                found = await store.trials(TrialList("j", **wanted), after, limit)  # type: ignore[arg-type]
+                found = await store.reads.trials(TrialList("j", **wanted), after, limit)  # type: ignore[arg-type]
                 return [each.trial.number for each in found]
 
             assert await numbers(newest_first=True, limit=2) == [4, 3]
             assert await numbers((3,), newest_first=True) == [2, 1]
             assert await numbers((2,)) == [3, 4]
             assert await numbers(end_reasons=(EndReason.TARGET_REACHED,), newest_first=True) == [3, 1]
-            assert await store.count_trials(TrialList("j", end_reasons=(EndReason.LOST,))) == 1
-            assert await store.count_trials(TrialList("j")) == 4
+            assert await store.reads.count_trials(TrialList("j", end_reasons=(EndReason.LOST,))) == 1
+            assert await store.reads.count_trials(TrialList("j")) == 4
 
     async def test_trials_of_several_jobs_are_listed_by_start(self, opener: Opener) -> None:
         """Those that started at the same time are told apart by job and number, over the border of a page too."""
@@ -424,14 +424,14 @@ class FigureTests:
                 wanted = TrialList(prefix="a-", newest_first=newest_first)
                 seen: list[tuple[str, int]] = []
                 place: Place = ()
-                while page := await store.trials(wanted, place, 2):
+                while page := await store.reads.trials(wanted, place, 2):
                     seen += [(each.trial.job_id, each.trial.number) for each in page]
                     place = page[-1].place
                 expected = [(job_id, number) for number in (1, 2, 3) for job_id in ("a-1", "a-2")]
                 assert seen == (expected[::-1] if newest_first else expected)
             running = TrialList(statuses=(TrialStatus.RUNNING,))
-            assert len(await store.trials(running, (), 99)) == await store.count_trials(running) == 6
-            assert await store.count_trials(TrialList(prefix="a-")) == 6
+            assert len(await store.reads.trials(running, (), 99)) == await store.reads.count_trials(running) == 6
+            assert await store.reads.count_trials(TrialList(prefix="a-")) == 6
 
     async def test_jobs_are_listed_by_what_their_trials_do(self, opener: Opener) -> None:
         """Every order and state of a list of jobs."""
@@ -452,8 +452,8 @@ class FigureTests:
 
             async def ids(**wanted: object) -> list[str]:
                 listed = JobList(**wanted)  # type: ignore[arg-type]
-                found = [each.job.spec.job_id for each in await store.jobs(listed, 0, 99)]
-                assert await store.count_jobs(listed) == len(found)
+                found = [each.job.spec.job_id for each in await store.reads.jobs(listed, 0, 99)]
+                assert await store.reads.count_jobs(listed) == len(found)
                 return found
 
             every = ["new", "Runs", "idle", "fails", "preempted", "warned", "stuck"]
@@ -474,17 +474,17 @@ class FigureTests:
             assert await ids(contains="UN") == ["Runs"]
             assert await ids(contains="%") == []
             assert await ids(prefix="s", contains="k") == ["stuck"]
-            first = await store.jobs(JobList(order=JobOrder.ATTENTION), 0, 4)
-            rest = await store.jobs(JobList(order=JobOrder.ATTENTION), first[-1].position, 4)
+            first = await store.reads.jobs(JobList(order=JobOrder.ATTENTION), 0, 4)
+            rest = await store.reads.jobs(JobList(order=JobOrder.ATTENTION), first[-1].position, 4)
             assert [each.job.spec.job_id for each in rest] == ["preempted", "idle", "new"]
-            newest = await store.jobs(JobList(order=JobOrder.NEWEST), 0, 2)
-            rest = await store.jobs(JobList(order=JobOrder.NEWEST), newest[-1].position, 2)
+            newest = await store.reads.jobs(JobList(order=JobOrder.NEWEST), 0, 2)
+            rest = await store.reads.jobs(JobList(order=JobOrder.NEWEST), newest[-1].position, 2)
             assert [each.job.spec.job_id for each in rest] == ["preempted", "fails"]
-            by_id = {each.job.spec.job_id: each for each in await store.jobs(JobList(with_activity=True), 0, 9)}
+            by_id = {each.job.spec.job_id: each for each in await store.reads.jobs(JobList(with_activity=True), 0, 9)}
             assert by_id["Runs"].activity == (1, minutes(30), False)
             assert by_id["idle"].activity == (0, minutes(3), False)
             assert by_id["stuck"].activity == (0, None, True)
-            attentive = {each.key for each in await store.job_versions("") if each.needs_attention}
+            attentive = {each.key for each in await store.reads.job_versions("") if each.needs_attention}
             assert attentive == {by_id[name].key for name in ("fails", "warned", "stuck")}
 
     @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ class FigureTests:
         arms = (replace(first, num_decided=2), *(replace(arm, **others) for arm in rest))
         async with opener() as store:
             await save(store, replace(job, search=replace(job.search, arms=arms)))
-            assert bool(await store.jobs(JobList(states=(JobState.ATTENTION,)), 0, 9)) is attentive
+            assert bool(await store.reads.jobs(JobList(states=(JobState.ATTENTION,)), 0, 9)) is attentive
 
     @pytest.mark.parametrize("order", [JobOrder.OLDEST, JobOrder.NEWEST, JobOrder.ID])
     async def test_deletion_moves_no_other_job_of_a_list(self, opener: Opener, order: JobOrder) -> None:
@@ -516,12 +516,12 @@ class FigureTests:
             for job_id in ("b", "a", "d", "c", "e"):
                 await save(store, figured_job(job_id))
             wanted = JobList(order=order)
-            every = [each.job.spec.job_id for each in await store.jobs(wanted, 0, 9)]
-            page = await store.jobs(wanted, 0, 2)
+            every = [each.job.spec.job_id for each in await store.reads.jobs(wanted, 0, 9)]
+            page = await store.reads.jobs(wanted, 0, 2)
             for each in page:
                 async with store.transaction(each.job.spec.job_id) as tx:
                     tx.delete_job()
-            rest = await store.jobs(wanted, page[-1].position, 9)
+            rest = await store.reads.jobs(wanted, page[-1].position, 9)
             assert [each.job.spec.job_id for each in rest] == every[2:]
 
     @pytest.mark.parametrize("num_more", [0, 100])
@@ -536,7 +536,7 @@ class FigureTests:
         async with opener() as store:
 
             async def needs_attention() -> bool:
-                (found,) = await store.jobs(JobList(with_activity=True), 0, 9)
+                (found,) = await store.reads.jobs(JobList(with_activity=True), 0, 9)
                 assert found.activity is not None
                 return found.activity.needs_attention
 
@@ -558,7 +558,7 @@ class FigureTests:
             await save(store, figured_job("later", num_trials=1), ended_trial(1, end_time=minutes(3)))
             await save(store, figured_job("j", num_trials=2), running_trial(1, start_time=minutes(5)), old)
             by_activity = JobList(order=JobOrder.LAST_ACTIVITY, with_activity=True)
-            found = [(each.job.spec.job_id, each.activity) for each in await store.jobs(by_activity, 0, 9)]
+            found = [(each.job.spec.job_id, each.activity) for each in await store.reads.jobs(by_activity, 0, 9)]
             assert found == [("j", (1, minutes(5), False)), ("later", (0, minutes(3), False))]
 
     async def test_deliveries_are_counted_by_time(self, opener: Opener) -> None:
@@ -567,10 +567,10 @@ class FigureTests:
         async with opener() as store:
             await save(store, figured_job(num_trials=4), *trials)
             times = [minutes(-1e6), minutes(1.5), minutes(2), minutes(4), minutes(4.5), minutes(9)]
-            assert await store.deliveries_before("j", times) == [0, 0, 1, 2, 2, 3]
-            assert await store.deliveries_before("j", [minutes(4)]) == [2]
-            assert await store.deliveries_before("j", []) == []
-            assert await store.deliveries_before("other", times[:2]) == [0, 0]
+            assert await store.reads.deliveries_before("j", times) == [0, 0, 1, 2, 2, 3]
+            assert await store.reads.deliveries_before("j", [minutes(4)]) == [2]
+            assert await store.reads.deliveries_before("j", []) == []
+            assert await store.reads.deliveries_before("other", times[:2]) == [0, 0]
 
     async def test_only_deliveries_that_count_age_a_baseline(self, opener: Opener) -> None:
         """Deliveries from before a reset, excluded ones and history from before the job are not among those counted."""
@@ -585,9 +585,9 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
-            assert await store.deliveries_since(key, minutes(3), 0) == 2
-            assert await store.deliveries_since(key, minutes(8), 0) == 0
-            assert await store.deliveries_since(key, minutes(3), 4) == 1
+            assert await store.reads.deliveries_since(key, minutes(3), 0) == 2
+            assert await store.reads.deliveries_since(key, minutes(8), 0) == 0
+            assert await store.reads.deliveries_since(key, minutes(3), 4) == 1
 
     async def test_days_have_what_ended_on_them(self, opener: Opener) -> None:
         """Own trials that count, by the day in UTC on which they ended; what still runs has no day."""
@@ -601,8 +601,8 @@ class FigureTests:
         ]
         async with opener() as store:
             key = await save(store, figured_job(num_trials=6, reset_after=1), *trials)
-            days = await store.days(key, BEGIN)
-            later = await store.days(key, minutes(60))
+            days = await store.reads.days(key, BEGIN)
+            later = await store.reads.days(key, minutes(60))
         assert [(day.start.date(), day.num_trials, day.num_deliveries) for day in days] == [
             (minutes(2).date(), 2, 1),
             (minutes(24 * 60).date(), 1, 1),
@@ -632,14 +632,14 @@ class FigureTests:
         async with opener() as store:
 
             async def listed(after: Place = (), limit: int = 99, **wanted: object) -> list[HistoryEntry]:
-                found = await store.history(HistoryList(**wanted), after, limit)  # type: ignore[arg-type]
+                found = await store.reads.history(HistoryList(**wanted), after, limit)  # type: ignore[arg-type]
                 return [each.entry for each in found]
 
             assert await listed() == entries[::-1]
             assert await listed(job_id="a") == entries[2::-1]
             assert await listed(prefix="ab") == entries[:2:-1]
             assert await listed(kinds=(HistoryKind.TRIAL_FAILED,)) == [entries[4], entries[1]]
-            (page,) = await store.history(HistoryList(), (), 1)
+            (page,) = await store.reads.history(HistoryList(), (), 1)
             assert await listed(page.place, 2) == [entries[4], entries[3]]
             await store.forget_history(minutes(1))
             assert await listed(job_id="a") == entries[2:0:-1]

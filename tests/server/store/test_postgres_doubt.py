@@ -81,7 +81,7 @@ async def observe(store: PostgresStore) -> None:
 
 async def state(store: PostgresStore) -> tuple[int, int]:
     """The job's version and number of observations in the database."""
-    found = await store.queries.job("j")
+    found = await store.reads.job("j")
     assert found is not None
     return found.version, found.job.num_observations
 

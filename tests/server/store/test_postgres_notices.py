@@ -285,7 +285,7 @@ async def test_all_connections_follow_the_writing_one(postgres_server: PostgresS
         async def backends() -> set[int]:
             assert sent._connection is not None
             assert saver._connection is not None
-            ((reading,),) = await store.queries._all("SELECT pg_backend_pid()")
+            ((reading,),) = await store.reads._all("SELECT pg_backend_pid()")
             return {int(reading), sent._connection.get_server_pid(), saver._connection.get_server_pid()}
 
         before, listener = await backends(), sent._connection

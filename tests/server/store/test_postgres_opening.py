@@ -503,7 +503,7 @@ async def test_timeouts_of_a_database_do_not_apply(major: int, monkeypatch: pyte
         async with open_postgres_store(url) as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())
-            async with store._saver._using, store.queries._pool.acquire() as reading:
+            async with store._saver._using, store.reads._pool.acquire() as reading:
                 writing = store._saver._connection
                 assert writing is not None
                 for connection in (writing, reading):
@@ -555,7 +555,7 @@ async def test_schema_in_the_url(own: PostgresServer) -> None:
     assert "options=-csearch_path%3D%22Ours%22" in await refusal(url)
     for named in ("other", "PUBLIC"):
         async with open_postgres_store(f"{url}?options=-csearch_path%3D{named}") as store:
-            assert await store.content() == (0, 0)
+            assert await store.reads.content() == (0, 0)
     fault = await refusal(url)
     assert all(f'"{schema}"' in fault for schema in ("Ours", "other", "public"))
     for several in ("a,b", "a,\\%20b", '"$user"', "$user", ""):

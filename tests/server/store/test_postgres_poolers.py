@@ -122,9 +122,9 @@ async def test_pooler_that_keeps_sessions_is_used(
                 async with first.transaction("j") as tx:
                     tx.save_job(a_job())
                 await asyncio.wait_for(changes.wait(), 20)
-            assert len(await second.jobs(JobList(), 0, 10)) == 1
+            assert len(await second.reads.jobs(JobList(), 0, 10)) == 1
             # The server notes each second that it is there.
-            async with first._saver._using, second.queries._pool.acquire() as reading:
+            async with first._saver._using, second.reads._pool.acquire() as reading:
                 writing = first._saver._connection
                 assert writing is not None
                 for connection in (writing, reading):

@@ -164,7 +164,7 @@ async def test_dispatch_and_deletion_of_one_job_in_one_group(postgres_url: str) 
         await first
         await group
         assert (len(commits.done) - before, commits.failed) == (1, 0)
-        assert await store.jobs(JobList(), 0, 10) == []
+        assert await store.reads.jobs(JobList(), 0, 10) == []
         assert await was_launch_deleted(store, "j", "another", None)
 
 
@@ -221,7 +221,7 @@ async def test_bad_submission_fails_alone(postgres_url: str) -> None:
         outcomes = await asyncio.gather(*(create(number) for number in range(8)), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes if outcome is not None] == [StorageUnavailableError]
         assert isinstance(outcomes[4], StorageUnavailableError)
-        saved = {each.job.spec.job_id for each in await store.jobs(JobList(), 0, 10)}
+        saved = {each.job.spec.job_id for each in await store.reads.jobs(JobList(), 0, 10)}
         assert saved == {f"j{number}" for number in range(8) if number != 4}
         assert store._saver._connection is connection
 
@@ -231,10 +231,10 @@ async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
     async with open_postgres_store(postgres_url) as store:
         await save_with_trial(store, "j")
         assert await job_of(store, "j\0") is None
-        assert await store.jobs(JobList("j\0"), 0, 10) == []
-        assert await store.trials(TrialList("\0"), (), 10) == []
+        assert await store.reads.jobs(JobList("j\0"), 0, 10) == []
+        assert await store.reads.trials(TrialList("\0"), (), 10) == []
         assert not await was_launch_deleted(store, "j\0", "\0", None)
-        assert await store.queries.versions(["j", "j\0"]) == {"j": 1}
+        assert await store.reads.versions(["j", "j\0"]) == {"j": 1}
         async with store.transaction("j") as tx:
             assert await tx.trial_of_launch("launch\0") is None
 
@@ -268,7 +268,7 @@ async def test_room_is_shared(postgres_url: str) -> None:
         assert outcomes.count(None) == 5
         assert sum(isinstance(outcome, TooManyJobsError) for outcome in outcomes) == 15
         for store in stores:
-            assert len(await store.jobs(JobList("j-"), 0, 30)) == 5
+            assert len(await store.reads.jobs(JobList("j-"), 0, 30)) == 5
             await look_for_room(store, "j-", 6)
 
 
@@ -374,7 +374,7 @@ async def test_servers_that_start_at_once_migrate_once(postgres_server: Postgres
             store.check()
         assert len({store.page_token_key for store in stores}) == 1
         await save_with_trial(stores[0], "j")
-        assert [await store.content() for store in stores] == [(1, 1)] * 8
+        assert [await store.reads.content() for store in stores] == [(1, 1)] * 8
     versions = "SELECT version, min_reader_version FROM wattwise_schema"
     assert len(postgres_server.execute(versions, url.rpartition("/")[2])) == 1
 
@@ -388,14 +388,14 @@ async def test_schema_of_a_newer_program_is_refused(
     database = url.rpartition("/")[2]
 
     async def looked(store: PostgresStore, unusable: bool) -> None:
-        while bool(store.unusable) is not unusable:  # noqa: ASYNC110 - the store tells nobody
+        while bool(store.reads.unusable) is not unusable:  # noqa: ASYNC110 - the store tells nobody
             await asyncio.sleep(0.02)
 
     async with open_postgres_store(url) as store:
         store.check()
         postgres_server.execute("UPDATE wattwise_schema SET version = 99, min_reader_version = 99", database)
         await asyncio.wait_for(looked(store, unusable=True), 20)
-        for call in (store.jobs(JobList(), 0, 1), store.trials(TrialList("j"), (), 1), observe(store, 1)):
+        for call in (store.reads.jobs(JobList(), 0, 1), store.reads.trials(TrialList("j"), (), 1), observe(store, 1)):
             with pytest.raises(StorageUnavailableError, match="99"):
                 await call
         with pytest.raises(StorageUnavailableError):
@@ -460,7 +460,7 @@ async def test_host_that_is_down_is_passed_over(postgres_server: PostgresServer,
             hosts.reverse()
         async with open_postgres_store(f"postgresql://postgres@{','.join(hosts)}/{database}") as store:
             await save_with_trial(store, "j")
-            assert await store.content() == (1, 1)
+            assert await store.reads.content() == (1, 1)
 
 
 async def test_poll_knows_what_this_server_has_changed_itself(postgres_url: str) -> None:

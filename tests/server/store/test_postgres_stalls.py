@@ -55,7 +55,7 @@ async def path(postgres_server: PostgresServer, postgres_url: str) -> AsyncItera
             # Only now: to open it may take longer.
             for name, seconds in _LIMITS.items():
                 limits.setattr(f"wattwise_server.store.postgres.{name}", seconds)
-            await store.queries._pool.expire_connections()
+            await store.reads._pool.expire_connections()
             yield Path(store, proxy, postgres_url, limits)
             limits.undo()
             proxy.flow()
@@ -72,7 +72,7 @@ async def readable(store: PostgresStore) -> None:
     """Reads, as often as it takes."""
     for _ in range(100):
         with suppress(StorageUnavailableError):
-            await store.jobs(JobList(), 0, 10)
+            await store.reads.jobs(JobList(), 0, 10)
             return
 
 
@@ -108,7 +108,7 @@ async def test_stalled_commit_ends_and_is_not_repeated(path: Path, direction: st
     await until_saved(store)
     await retried(observe)(store)
     async with open_postgres_store(url) as other:
-        found = await other.queries.job("j")
+        found = await other.reads.job("j")
     assert found is not None
     assert found.job.num_observations in {1, 2}
     assert found.version == 1 + found.job.num_observations
@@ -136,13 +136,13 @@ async def test_stalled_read_ends(path: Path) -> None:
     await readable(store)
     proxy.stall()
     with pytest.raises(StorageUnavailableError):
-        await asyncio.wait_for(store.jobs(JobList(), 0, 10), 20)
+        await asyncio.wait_for(store.reads.jobs(JobList(), 0, 10), 20)
     with pytest.raises(StorageUnavailableError):
         async with store.transaction("j"):
             pass
     path.recover()
     await until_saved(store)
-    assert len(await store.jobs(JobList(), 0, 10)) == 2
+    assert len(await store.reads.jobs(JobList(), 0, 10)) == 2
     async with store.transaction("j") as tx:
         assert tx.job == a_job()
 
@@ -151,13 +151,13 @@ async def test_reads_do_not_queue_up_behind_stalled_ones(path: Path) -> None:
     """A read that gets no connection ends in an error after a limit of its own, whatever those before it do."""
     store, proxy = path.store, path.proxy
     path.limits.setattr("wattwise_server.store.postgres.open._READ_SECONDS", 3600.0)
-    path.limits.setattr("wattwise_server.store.postgres.queries._ACQUIRE_SECONDS", 0.3)
-    await store.queries._pool.expire_connections()
+    path.limits.setattr("wattwise_server.store.postgres.reads._ACQUIRE_SECONDS", 0.3)
+    await store.reads._pool.expire_connections()
     # As many at once as open all connections.
-    await asyncio.gather(*(store.jobs(JobList(), 0, 10) for _ in range(64)), return_exceptions=True)
-    connections = store.queries._pool.get_size()
+    await asyncio.gather(*(store.reads.jobs(JobList(), 0, 10) for _ in range(64)), return_exceptions=True)
+    connections = store.reads._pool.get_size()
     proxy.stall()
-    reads = {asyncio.create_task(store.jobs(JobList(), 0, 10)) for _ in range(64)}
+    reads = {asyncio.create_task(store.reads.jobs(JobList(), 0, 10)) for _ in range(64)}
 
     async def all_but_the_stalled() -> set[asyncio.Task[Sequence[ListedJob]]]:
         pending = reads
@@ -177,7 +177,7 @@ async def test_cancelled_read_logs_no_error(path: Path, caplog: pytest.LogCaptur
     store, proxy = path.store, path.proxy
     await readable(store)
     proxy.stall()
-    reading = asyncio.create_task(store.jobs(JobList(), 0, 10))
+    reading = asyncio.create_task(store.reads.jobs(JobList(), 0, 10))
     await asyncio.wait({reading}, timeout=0.05)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):

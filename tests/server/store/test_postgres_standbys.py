@@ -49,19 +49,19 @@ async def test_outage_of_the_standbys_takes_no_connections(
             with pytest.raises(StorageUnavailableError):
                 await asyncio.wait_for(observe(store), 20)
             # Reads are answered, and give the connections time.
-            assert len(await store.jobs(JobList(), 0, 10)) == 1
+            assert len(await store.reads.jobs(JobList(), 0, 10)) == 1
         await asyncio.wait_for(_logged(caplog, "commit waits"), 20)
         for _ in range(50):
             with pytest.raises(StorageUnavailableError, match="away"):
                 await asyncio.wait_for(observe(store), 20)
-            await store.jobs(JobList(), 0, 10)
+            await store.reads.jobs(JobList(), 0, 10)
         assert await asyncio.to_thread(postgres.execute, _WAITING) == [["1"]]
         ((connections,),) = await asyncio.to_thread(postgres.execute, _CONNECTIONS)
         assert int(connections) <= 11
         await asyncio.to_thread(postgres.configure, synchronous_standby_names="")
         await asyncio.wait_for(store._saver._connected.wait(), 20)
         await observe(store)
-        found = await store.queries.job("j")
+        found = await store.reads.job("j")
         assert found is not None
         # The first of the refused ones, which had arrived, and this one.
         assert found.job.num_observations == 2

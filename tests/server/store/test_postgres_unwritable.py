@@ -63,11 +63,11 @@ async def test_database_that_becomes_read_only(postgres: PostgresServer, caplog:
             error = await refusal(store)
             assert "it is read-only" in error
             assert "nothing was saved" in error
-        await store.queries._pool.expire_connections()
-        assert len(await store.jobs(JobList(), 0, 10)) == 1
+        await store.reads._pool.expire_connections()
+        assert len(await store.reads.jobs(JobList(), 0, 10)) == 1
         await asyncio.to_thread(postgres.configure, default_transaction_read_only="off")
         await until_written(store)
-        found = await store.queries.job("j")
+        found = await store.reads.job("j")
         assert found is not None
         assert found.job.num_observations == 1
     (cause,) = [vars(record)["fields"]["cause"] for record in caplog.records if record.msg == "commit failed"]
@@ -93,7 +93,7 @@ async def test_primary_is_replaced_by_a_standby(postgres: PostgresServer, caplog
                 await _read_anew(store)
             await asyncio.to_thread(standby.promote)
             await until_written(store)
-            assert len(await store.jobs(JobList(), 0, 10)) == 1
+            assert len(await store.reads.jobs(JobList(), 0, 10)) == 1
     assert not [record for record in caplog.records if record.exc_info]
 
 
@@ -164,5 +164,5 @@ async def _says(store: PostgresStore, what: str) -> None:
 
 
 async def _read_anew(store: PostgresStore) -> None:
-    await store.queries._pool.expire_connections()
-    await store.jobs(JobList(), 0, 10)
+    await store.reads._pool.expire_connections()
+    await store.reads.jobs(JobList(), 0, 10)

@@ -15,7 +15,7 @@ import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialId, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
-from wattwise_server.store import cache, queries
+from wattwise_server.store import cache, reads
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Store, TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
@@ -70,10 +70,14 @@ class TestSqliteStore(StoreConformance):
         ]
 
         async def page(store: SqliteStore, wanted: JobList | TrialList) -> Sequence[object]:
-            return await (store.jobs(wanted, 0, 9) if isinstance(wanted, JobList) else store.trials(wanted, (), 9))
+            return await (
+                store.reads.jobs(wanted, 0, 9) if isinstance(wanted, JobList) else store.reads.trials(wanted, (), 9)
+            )
 
         async def count(store: SqliteStore, wanted: JobList | TrialList) -> int:
-            return await (store.count_jobs(wanted) if isinstance(wanted, JobList) else store.count_trials(wanted))
+            return await (
+                store.reads.count_jobs(wanted) if isinstance(wanted, JobList) else store.reads.count_trials(wanted)
+            )
 
         for closed, read, refused in (("_slow", quick, slow), ("_connection", slow, quick)):
             async with opener() as store:
@@ -81,7 +85,7 @@ class TestSqliteStore(StoreConformance):
                 async with store.transaction("j") as tx:
                     if tx.job is None:
                         tx.save_job(a_job())
-                await getattr(store.queries, closed).close()
+                await getattr(store.reads, closed).close()
                 for wanted in read:
                     await page(store, wanted)
                 for wanted in refused:
@@ -89,8 +93,8 @@ class TestSqliteStore(StoreConformance):
                         await page(store, wanted)
                 if closed == "_connection":
                     assert [await count(store, wanted) for wanted in (*quick, *slow)] == [0, 0, 1, 1, 0, 0, 0, 0]
-                    assert await store.history(HistoryList(), (), 9) == []
-                    assert await store.deliveries_before("j", [NOW]) == [0]
+                    assert await store.reads.history(HistoryList(), (), 9) == []
+                    assert await store.reads.deliveries_before("j", [NOW]) == [0]
 
     async def test_a_list_after_a_reset_reads_no_trial_from_before_it(self, opener: Opener) -> None:
         """What a list of jobs that need attention takes does not grow with the trials from before a reset."""
@@ -104,9 +108,9 @@ class TestSqliteStore(StoreConformance):
             for job_id, count in numbers.items():
                 trials = [ended_trial(number) for number in range(1, count + 1)]
                 await save(store, figured_job(job_id, num_trials=count, reset_after=count), *trials)
-            await store.queries._slow.set_progress_handler(step, 1)
+            await store.reads._slow.set_progress_handler(step, 1)
             for job_id in numbers:
-                assert await store.jobs(JobList(job_id, states=(JobState.ATTENTION,)), 0, 9) == []
+                assert await store.reads.jobs(JobList(job_id, states=(JobState.ATTENTION,)), 0, 9) == []
                 steps.append(0)
         few, many, _ = steps
         assert 0 < many < 2 * few
@@ -217,7 +221,7 @@ class TestSqliteStore(StoreConformance):
             async with store.transaction("j2") as tx:
                 tx.save_job(a_job("j2"))
         async with opener() as store:
-            assert [each.job.spec.job_id for each in await store.jobs(JobList(), 0, 10)] == ["j2"]
+            assert [each.job.spec.job_id for each in await store.reads.jobs(JobList(), 0, 10)] == ["j2"]
 
     async def test_damaged_job_harms_no_other(self, opener: Opener, tmp_path: Path) -> None:
         """A job whose row is damaged is refused by name, as often as it is read; other jobs are served."""
@@ -232,7 +236,7 @@ class TestSqliteStore(StoreConformance):
                 with pytest.raises(StorageUnavailableError, match="'damaged'"):
                     await store.transaction("damaged").__aenter__()
             with pytest.raises(StorageUnavailableError, match="'damaged'"):
-                await store.jobs(JobList(), 0, 10)
+                await store.reads.jobs(JobList(), 0, 10)
             async with store.transaction("sound") as tx:
                 assert tx.job == a_job("sound")
 
@@ -285,7 +289,7 @@ class TestSqliteStore(StoreConformance):
         """The newest results of each batch size are found without reading every trial of the job."""
         async with opener():
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
-                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {numbered(queries._WINDOWS)}", (1, 0, 10))]
+                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {numbered(reads._WINDOWS)}", (1, 0, 10))]
         assert any("trials_by_observation (job_key=? AND batch_size=?" in step for step in plan)
 
     async def test_old_deletions_are_found_by_their_index(self, opener: Opener, tmp_path: Path) -> None:
@@ -339,7 +343,7 @@ async def test_log_of_a_lost_database_is_not_discarded(tmp_path: Path, database:
     assert log.read_bytes() == b"results"
     log.write_bytes(b"")
     async with open_store(f"sqlite:///{file}", steady_clock()) as store:
-        assert await store.content() == (0, 0)
+        assert await store.reads.content() == (0, 0)
 
 
 @pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql:///a.db", "a.db"])

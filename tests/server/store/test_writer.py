@@ -129,7 +129,7 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
             with pytest.raises(StorageUnavailableError):
                 await submission.durable()
         await bystander.durable()
-        saved = await store.queries._all("SELECT job_id FROM deletions")
+        saved = await store.reads._all("SELECT job_id FROM deletions")
         assert [row["job_id"] for row in saved] == ["bystander"]
 
 
@@ -146,7 +146,7 @@ async def test_outdated_owner_ends_in_conflicts(tmp_path: Path, caplog: pytest.L
         with pytest.raises(ConflictError):
             await store._writer.submit(owner, insert_job(3, a_job("j3"))).durable()
         await store._writer.submit(Owner(), insert_job(4, a_job("j4"))).durable()
-        assert [each.position for each in await store.jobs(JobList(), 0, 10)] == [4]
+        assert [each.position for each in await store.reads.jobs(JobList(), 0, 10)] == [4]
     assert "commit failed" not in caplog.messages
 
 
@@ -193,7 +193,7 @@ async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
         )
         for submission in (other, delete, again):
             await submission.durable()
-        assert [each.position for each in await store.jobs(JobList(), 0, 10)] == [2, 3]
+        assert [each.position for each in await store.reads.jobs(JobList(), 0, 10)] == [2, 3]
     assert (len(commits.done), commits.failed) == (2, 0)
 
 
@@ -205,7 +205,7 @@ async def test_changes_beside_a_deletion_keep_their_order(tmp_path: Path) -> Non
         kept, gone = insert_job(3, a_job("kept")), insert_job(4, a_job("gone"))
         changes = [*first, delete_job(1, "j", now), *again, *kept, *gone, delete_job(4, "gone", now)]
         await store._writer.submit(Owner(), changes).durable()
-        assert [each.position for each in await store.jobs(JobList(), 0, 10)] == [2, 3]
-        saved = await store.queries._all("SELECT job_id FROM deletions ORDER BY job_id")
+        assert [each.position for each in await store.reads.jobs(JobList(), 0, 10)] == [2, 3]
+        saved = await store.reads._all("SELECT job_id FROM deletions ORDER BY job_id")
         assert [row["job_id"] for row in saved] == ["gone", "j"]
     assert commits.failed == 0

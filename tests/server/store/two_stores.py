@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from datetime import datetime
 
 from wattwise_server.clock import Clock, steady_clock
-from wattwise_server.domain import ListedJob, PowerSample, TrialId
+from wattwise_server.domain import TrialId
 from wattwise_server.store.base import (
-    Bucket,
-    Day,
-    HistoryList,
-    JobList,
-    JobPlace,
-    JobVersion,
-    ListedEntry,
-    ListedTrial,
-    Place,
-    PolicyState,
-    Prices,
-    Spent,
     Transaction,
-    TrialGroup,
-    TrialList,
 )
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.store.postgres.reads import PostgresReads
 from wattwise_server.store.subscriptions import JobsSubscription, Subscription
 from wattwise_server.usecases.retries import retried
 
@@ -71,9 +58,10 @@ class InTurns:
         for store in self.stores:
             store.check()
 
-    async def content(self) -> tuple[int, int]:
-        """By the next store."""
-        return await next(self._turns).content()
+    @property
+    def reads(self) -> PostgresReads:
+        """Those of the next store."""
+        return next(self._turns).reads
 
     @asynccontextmanager
     async def transaction(self, job_id: str) -> AsyncIterator[Transaction]:
@@ -82,74 +70,6 @@ class InTurns:
         await refresh(store, job_id)
         async with store.transaction(job_id) as tx:
             yield tx
-
-    async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
-        """By the next store."""
-        return await next(self._turns).jobs(wanted, after, limit)
-
-    async def count_jobs(self, wanted: JobList) -> int:
-        """By the next store."""
-        return await next(self._turns).count_jobs(wanted)
-
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
-        """By the next store."""
-        return await next(self._turns).trials(wanted, after, limit)
-
-    async def count_trials(self, wanted: TrialList) -> int:
-        """By the next store."""
-        return await next(self._turns).count_trials(wanted)
-
-    async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
-        """By the next store."""
-        return await next(self._turns).deliveries_before(job_id, times)
-
-    async def job_versions(
-        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
-    ) -> Sequence[JobVersion]:
-        """By the next store."""
-        return await next(self._turns).job_versions(prefix, job_id, keys)
-
-    async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
-        """By the next store."""
-        return await next(self._turns).policy_states(keys)
-
-    async def trial_groups(
-        self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
-    ) -> Mapping[int, Sequence[TrialGroup]]:
-        """By the next store."""
-        return await next(self._turns).trial_groups(keys, prices, splits)
-
-    async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
-        """By the next store."""
-        return await next(self._turns).running_groups(keys)
-
-    async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
-        """By the next store."""
-        return await next(self._turns).buckets(key, first, width, with_excluded=with_excluded)
-
-    async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
-        """By the next store."""
-        return await next(self._turns).spent(key, first, width, compared_from)
-
-    async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
-        """By the next store."""
-        return await next(self._turns).deliveries_since(key, time, compared_from)
-
-    async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
-        """By the next store."""
-        return await next(self._turns).break_even(key, baseline, compared_from)
-
-    async def days(self, key: int, since: datetime) -> Sequence[Day]:
-        """By the next store."""
-        return await next(self._turns).days(key, since)
-
-    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
-        """By the next store."""
-        return await next(self._turns).profiles(key)
-
-    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
-        """By the next store."""
-        return await next(self._turns).history(wanted, after, limit)
 
     async def forget_history(self, before: datetime) -> None:
         """By the next store."""

@@ -444,7 +444,7 @@ async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
     for job_id in ("j-a", "j-b", "j-c", "j-d"):
         await site.optimizer.register(draft(job_id))
         await site.optimizer.next_trial(job_id, new_id())
-    read = site.store.trials
+    read = site.store.reads.trials
 
     async def read_and_delete(wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
         found = await read(wanted, after, limit)
@@ -452,7 +452,7 @@ async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
             await site.administration.delete_job("j-b")
         return found
 
-    monkeypatch.setattr(site.store, "trials", read_and_delete)
+    monkeypatch.setattr(site.store.reads, "trials", read_and_delete)
     service = JobReaderService(
         site.administration, Statistics(site.store, Factors()), StreamLimit(0), PageTokens(site.store.page_token_key)
     )
@@ -473,7 +473,7 @@ async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest
     job_ids = [f"j-{number}" for number in range(120)]
     for job_id in job_ids:
         await site.optimizer.register(draft(job_id))
-    read = site.store.jobs
+    read = site.store.reads.jobs
 
     async def read_and_delete(wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
         found = await read(wanted, after, limit)
@@ -481,7 +481,7 @@ async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest
             await site.administration.delete_job(found[0].job.spec.job_id)
         return found
 
-    monkeypatch.setattr(site.store, "jobs", read_and_delete)
+    monkeypatch.setattr(site.store.reads, "jobs", read_and_delete)
     service = JobReaderService(
         site.administration, Statistics(site.store, Factors()), StreamLimit(0), PageTokens(site.store.page_token_key)
     )

@@ -337,6 +337,6 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     assert change.since_trial < change.detected_by_trial < job.num_trials
     (warning,) = job.warnings
     assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by_trial)
-    (listed,) = await site.store.history(HistoryList(kinds=(HistoryKind.CHANGE_DETECTED,)), (), 9)
+    (listed,) = await site.store.reads.history(HistoryList(kinds=(HistoryKind.CHANGE_DETECTED,)), (), 9)
     assert (listed.entry.message, listed.entry.trial_number) == (change.message, change.detected_by_trial)
     await site.close()

@@ -384,7 +384,7 @@ def test_excluded_trial_leaves_no_trace(tmp_path: Path, policy: str) -> None:
             assert (await site.next()).number == 8
         async with site.opened():
             assert (await site.job()).search == await site.rebuilt()
-            await site.finish((await site.store.trials(TrialList("j"), (7,), 1))[0].trial, 90.0)
+            await site.finish((await site.store.reads.trials(TrialList("j"), (7,), 1))[0].trial, 90.0)
             _, job = await site.control.set_trial_excluded(bogus.key, excluded=False)
             assert job.search.min_cost == 20.0
             assert sum(arm.num_decided for arm in job.search.arms) == 8

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from wattwise_server.domain import TrialId
-from wattwise_server.errors import ConflictError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.errors import ConflictError, TooManyJobsError
 from wattwise_server.observability.events import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.changes import Change, Expired, Lease, PruneEvents, PruneMeasurements, Room
 from wattwise_server.store.postgres.notices import Notice
-from wattwise_server.store.postgres.queries import PostgresQueries
+from wattwise_server.store.postgres.reads import PostgresReads
 from wattwise_server.store.postgres.saving import Saver
 from wattwise_server.store.retention import PRUNE_EVENTS, PRUNE_MEASUREMENTS, Retention
 from wattwise_server.store.writer import Writer
@@ -37,46 +37,35 @@ class _Publisher(Protocol):
 class PostgresStore(CachedStore):
     """Jobs, trials and measurements of one database. Made by `store.open.open_store`."""
 
-    queries: PostgresQueries
+    reads: PostgresReads
     shared = True
     _loads_at_once = 6
 
-    def __init__(self, saver: Saver, queries: PostgresQueries, page_token_key: bytes, observer: Observer) -> None:
-        super().__init__(Writer(saver), queries, saver.clock, page_token_key)
+    def __init__(self, saver: Saver, reads: PostgresReads, page_token_key: bytes, observer: Observer) -> None:
+        super().__init__(Writer(saver), reads, saver.clock, page_token_key)
         self._saver = saver
         self._observer = observer
-        self._retention = Retention(queries, self._prune_measurements)
+        self._retention = Retention(reads, self._prune_measurements)
         self.notices: _Publisher | None = None
         # Of outdated jobs, the version up to which followers were notified of every change.
         self._published: dict[str, int] = {}
-        # Why the schema cannot be used; empty if it can.
-        self.unusable = ""
 
     def check(self) -> None:
         """Checks the schema alone: an orchestrator must not remove every server because the database is away."""
-        if self.unusable:
-            raise StorageUnavailableError(self.unusable)
-
-    def check_calls(self) -> None:
-        """Refuses every call that would read or write what this program does not know."""
-        self.check()
-
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the database holds."""
-        return await self.queries.content()
+        self.reads.admit()
 
     async def read(self, job_id: str, cached: CachedJob) -> None:
         """Reads a job. Its version comes first: if it changes meanwhile, the commit finds out."""
-        found = await self.queries.job(job_id)
+        found = await self.reads.job(job_id)
         # A notice may be lost, and the poll will find only what is newer than this.
         if self._published.pop(job_id, None) != (found.version if found else 0):
             self._subscriptions.publish_all(job_id)
         if found is None:
             cached.version, cached.job = 0, None
-            cached.key = await self.queries.new_key()
+            cached.key = await self.reads.new_key()
             return
         cached.key, cached.version, cached.job = found
-        running = await self.queries.running(job_id, cached.key)
+        running = await self.reads.running(job_id, cached.key)
         cached.job = with_running(cached.job, running)
         for trial in running:
             cached.update(trial)
@@ -92,7 +81,7 @@ class PostgresStore(CachedStore):
 
     async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
         """Counts now, and again with the commit, which other servers' commits wait for."""
-        if await self.queries.count_jobs(prefix, limit) >= limit:
+        if await self.reads.count_under(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
         tx.changes.append(Room(prefix, limit, tx.key))
 
@@ -176,18 +165,18 @@ class PostgresStore(CachedStore):
 
     async def expired_leases(self) -> Sequence[TrialId]:
         """Running trials whose lease has expired, which this server is to give up."""
-        return [TrialId(row["job_id"], trial_number=row["trial_number"]) for row in await self.queries.expired_leases()]
+        return [TrialId(row["job_id"], trial_number=row["trial_number"]) for row in await self.reads.expired_leases()]
 
     async def prune(self, ended_before: datetime) -> None:
         """Drops measurements of trials that ended before a time, unless another server has just done it."""
-        if await self.queries.begin_retention(_RETENTION_SECONDS):
+        if await self.reads.begin_retention(_RETENTION_SECONDS):
             await self._retention.prune(ended_before)
 
     async def _prune_measurements(self, todo: Sequence[PruneMeasurements]) -> None:
-        await self.queries.run(PRUNE_MEASUREMENTS, todo)
+        await self.reads.run(PRUNE_MEASUREMENTS, todo)
 
     async def _prune_events(self, todo: PruneEvents) -> None:
-        await self.queries.run(PRUNE_EVENTS, [todo])
+        await self.reads.run(PRUNE_EVENTS, [todo])
 
     async def close(self) -> None:
         """Waits for pending commits, but not for a database that is away."""

@@ -20,7 +20,7 @@ from wattwise_server.store.postgres.connecting import Connection, Connector, han
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, explain
 from wattwise_server.store.postgres.migrate import migrate, migrations
 from wattwise_server.store.postgres.notices import Notices
-from wattwise_server.store.postgres.queries import PostgresQueries
+from wattwise_server.store.postgres.reads import PostgresReads
 from wattwise_server.store.postgres.reserving import check_free
 from wattwise_server.store.postgres.saving import Saver
 
@@ -55,9 +55,9 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
             await saver.start(writing)
             key = await writing.fetchval("SELECT value FROM secrets WHERE name = 'page tokens'")
         async with _pool(connector) as pool:
-            queries = PostgresQueries(pool)
-            store = PostgresStore(saver, queries, bytes(key), observer)
-            notices = Notices(connector, saver.server, store, queries.versions, lambda: saver.others)
+            reads = PostgresReads(pool)
+            store = PostgresStore(saver, reads, bytes(key), observer)
+            notices = Notices(connector, saver.server, store, reads.versions, lambda: saver.others)
             store.notices = notices
 
             async def reconnected() -> None:
@@ -70,7 +70,7 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
             # Leases were read, and granted, by the clock of before.
             saver.on_set_back = store.distrust
             with _refused(connector.shown):
-                observer.opened(*await store.content())
+                observer.opened(*await store.reads.content())
             tasks = {
                 asyncio.create_task(notices.follow(), name="wattwise: notices"),
                 asyncio.create_task(_repeat(saver.note, _NOTE_SECONDS), name="wattwise: note server"),
@@ -133,9 +133,9 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
 
 
 async def _check(store: PostgresStore) -> None:
-    needed, ours = await store.queries.min_reader(), max(migrations())
+    needed, ours = await store.reads.min_reader(), max(migrations())
     why = f"the database was migrated and needs a program of schema version {needed}; this one has {ours}: "
-    store.unusable = f"{why}run a newer Wattwise" if needed > ours else ""
+    store.reads.unusable = f"{why}run a newer Wattwise" if needed > ours else ""
 
 
 @asynccontextmanager

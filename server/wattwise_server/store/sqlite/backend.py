@@ -13,11 +13,10 @@ from weakref import WeakValueDictionary
 from wattwise_server.clock import Clock, elapsed_micros
 from wattwise_server.domain import Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
-from wattwise_server.store.base import ListedTrial, Place, TrialList
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.changes import PruneEvents, PruneMeasurements
 from wattwise_server.store.retention import Retention
-from wattwise_server.store.sqlite.queries import SqliteQueries
+from wattwise_server.store.sqlite.reads import SqliteReads
 from wattwise_server.store.writer import NoOwner, Writer
 
 _RETRY = timedelta(seconds=1)
@@ -28,13 +27,12 @@ _AWAY_MICROS = 5_000_000
 class SqliteStore(CachedStore):
     """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
 
-    queries: SqliteQueries
+    reads: SqliteReads
 
-    def __init__(
-        self, writer: Writer, queries: SqliteQueries, clock: Clock, next_key: int, page_token_key: bytes
-    ) -> None:
-        super().__init__(writer, queries, clock, page_token_key)
-        self._retention = Retention(queries, self._prune_measurements)
+    def __init__(self, writer: Writer, reads: SqliteReads, clock: Clock, next_key: int, page_token_key: bytes) -> None:
+        super().__init__(writer, reads, clock, page_token_key)
+        reads.lease_of = self._lease_of
+        self._retention = Retention(reads, self._prune_measurements)
         # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, while it
         # was suspended, or while commits failed.
         self._granted = clock()
@@ -47,25 +45,16 @@ class SqliteStore(CachedStore):
 
     def check(self) -> None:
         """Checks that the database is where it was opened; until it is back, every call is refused."""
-        self.queries.check()
-
-    def check_calls(self) -> None:
-        """Refuses calls once the file was found to be gone."""
-        if self.queries.file.gone:
-            self.check()
-
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the file holds."""
-        return await self.queries.content()
+        self.reads.check()
 
     async def read(self, job_id: str, cached: CachedJob) -> None:
         """Reads a job; each of its running trials has a full lease."""
-        found = await self.queries.job(job_id)
+        found = await self.reads.job(job_id)
         if found is None:
             return
         cached.key, cached.version, cached.job = found
         lease = cached.job.spec.lease_expiry(self._granted)
-        running = await self.queries.running(job_id, cached.key)
+        running = await self.reads.running(job_id, cached.key)
         cached.job = with_running(cached.job, running)
         for trial in running:
             cached.update(trial._replace(lease_expire_time=lease))
@@ -80,7 +69,7 @@ class SqliteStore(CachedStore):
         """Holds a lock of the prefix until the transaction ends."""
         tx.kept = tx.kept or AsyncExitStack()
         await tx.kept.enter_async_context(self._creating.setdefault(prefix, asyncio.Lock()))
-        if await self.queries.count_jobs(prefix, limit) >= limit:
+        if await self.reads.count_under(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
 
     def transaction(self, job_id: str) -> CachedTransaction:
@@ -140,7 +129,7 @@ class SqliteStore(CachedStore):
 
     async def grant_leases(self) -> None:
         """Gives every running trial in the file a full lease; called once, at the start. No job is loaded for it."""
-        for row in await self.queries.running_leases():
+        for row in await self.reads.running_leases():
             expiry = self._granted + timedelta(seconds=row["trial_lease_seconds"])
             self._leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
         heapq.heapify(self._leases)
@@ -155,16 +144,7 @@ class SqliteStore(CachedStore):
     async def _prune_events(self, todo: PruneEvents) -> None:
         await self._writer.submit(NoOwner(), [todo]).durable()
 
-    async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
-        """A page of trials. Leases are in memory alone."""
-        return [
-            listed._replace(trial=self._leased(listed.trial)) for listed in await super().trials(wanted, after, limit)
-        ]
-
-    def _leased(self, trial: Trial) -> Trial:
-        cached = self._cache.get(trial.job_id)
-        return _with_lease(trial, cached.running.get(trial.number) if cached else None)
-
-
-def _with_lease(trial: Trial, live: Trial | None) -> Trial:
-    return trial._replace(lease_expire_time=live.lease_expire_time) if live and trial.running else trial
+    def _lease_of(self, job_id: str, number: int) -> datetime | None:
+        cached = self._cache.get(job_id)
+        trial = cached.running.get(number) if cached else None
+        return trial and trial.lease_expire_time

@@ -25,7 +25,7 @@ from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import Group, explain, recording_factory
 from wattwise_server.store.sqlite.database_file import DatabaseFile, owned
 from wattwise_server.store.sqlite.migrate import file_error, migrate, migrations
-from wattwise_server.store.sqlite.queries import SqliteQueries
+from wattwise_server.store.sqlite.reads import SqliteReads
 from wattwise_server.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -86,14 +86,14 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
             file = DatabaseFile(path)
             group = Group(write, made[0], file, observer)
             found = list(await read.execute_fetchall("SELECT value FROM secrets WHERE name = 'page tokens'"))
-            queries = SqliteQueries(read, file, slow)
-            store = SqliteStore(Writer(group), queries, clock, int(rows[0][0]), bytes(found[0][0]))
+            reads = SqliteReads(read, file, slow)
+            store = SqliteStore(Writer(group), reads, clock, int(rows[0][0]), bytes(found[0][0]))
             try:
                 try:
                     await store.grant_leases()
                 except ServiceError as error:
                     raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
-                observer.opened(*await store.content())
+                observer.opened(*await store.reads.content())
                 yield store
             finally:
                 await store.close()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import aiosqlite
 
+from wattwise_server.domain import Trial
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.columns import Row
 from wattwise_server.store.lists import Dialect
-from wattwise_server.store.queries import Queries
+from wattwise_server.store.reads import Reads
+from wattwise_server.store.rows import read_trial
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.database_file import DatabaseFile
 from wattwise_server.store.sqlite.statements import numbered
@@ -20,11 +23,9 @@ _RUNNING_LEASES = """
     WHERE status = 'RUNNING' AND trial_lease_seconds > 0
 """
 
-_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
 
-
-class SqliteQueries(Queries):
-    """The queries."""
+class SqliteReads(Reads):
+    """The reads of a file."""
 
     dialect = Dialect(
         json_array="json_group_array",
@@ -45,15 +46,12 @@ class SqliteQueries(Queries):
         self._connection = connection
         self._slow = slow or connection
         self.file = file
+        # Leases are in memory.
+        self.lease_of: Callable[[str, int], datetime | None] = lambda _job_id, _number: None
 
     async def running_leases(self) -> Sequence[Row]:
         """The running trials that have a lease: rows of job_id, job_key, trial_number and trial_lease_seconds."""
         return await self._all(_RUNNING_LEASES)
-
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the file holds."""
-        ((jobs, running),) = await self._all(_CONTENT)
-        return int(jobs), int(running)
 
     def check(self) -> None:
         """Checks that the file is where it was opened.
@@ -66,13 +64,17 @@ class SqliteQueries(Queries):
         except sqlite3.Error as error:
             raise StorageUnavailableError(f"the database is gone ({explain(error)})") from error
 
-    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
-        return await self._read(self._connection, sql, parameters)
+    def admit(self) -> None:
+        """Refuses calls once the file was found to be gone."""
+        if self.file.gone:
+            self.check()
 
-    async def _figures(self, sql: str, *parameters: object) -> Sequence[Row]:
-        return await self._read(self._slow, sql, parameters)
+    def _trial(self, row: Row, job_id: str) -> Trial:
+        trial = read_trial(row, job_id)
+        return trial._replace(lease_expire_time=self.lease_of(job_id, trial.number)) if trial.running else trial
 
-    async def _read(self, connection: aiosqlite.Connection, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
+    async def _fetch(self, sql: str, parameters: Sequence[object], *, slow: bool) -> Sequence[Row]:
+        connection = self._slow if slow else self._connection
         try:
             self.file.check_after_pause()
             return list(await connection.execute_fetchall(numbered(sql), parameters))  # type: ignore[arg-type]

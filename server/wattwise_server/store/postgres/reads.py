@@ -13,7 +13,7 @@ from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.columns import Row, from_micros
 from wattwise_server.store.lists import Dialect
 from wattwise_server.store.postgres.failures import ERRORS, summary
-from wattwise_server.store.queries import TRIAL_COLUMNS, Queries
+from wattwise_server.store.reads import TRIAL_COLUMNS, Reads
 from wattwise_server.store.rows import read_trial
 
 _ACQUIRE_SECONDS = 5.0
@@ -21,11 +21,14 @@ _ACQUIRE_SECONDS = 5.0
 _LEASE = (
     ", (SELECT expires FROM leases l WHERE l.job_key = t.job_key AND l.trial_number = t.trial_number) AS lease_expires"
 )
-_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
 
 
-class PostgresQueries(Queries):
-    """The queries."""
+class PostgresReads(Reads):
+    """The reads of a database, through a pool of connections.
+
+    Attributes:
+        unusable: Why this program cannot use the schema; empty if it can.
+    """
 
     job_sql = "SELECT * FROM jobs JOIN job_versions USING (job_key) WHERE job_id = $1"
     trial_columns = TRIAL_COLUMNS + _LEASE
@@ -40,11 +43,7 @@ class PostgresQueries(Queries):
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
         self._pool = pool
-
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the database holds."""
-        ((jobs, running),) = await self._all(_CONTENT)
-        return int(jobs), int(running)
+        self.unusable = ""
 
     async def new_key(self) -> int:
         """A key for a new job."""
@@ -62,7 +61,8 @@ class PostgresQueries(Queries):
 
     async def min_reader(self) -> int:
         """The oldest version of the program that can work with the schema."""
-        ((version,),) = await self._all("SELECT min_reader_version FROM wattwise_schema")
+        # It decides about admission.
+        ((version,),) = await self._fetch("SELECT min_reader_version FROM wattwise_schema", (), slow=False)
         return int(version)
 
     async def begin_retention(self, seconds: float) -> bool:
@@ -86,17 +86,22 @@ class PostgresQueries(Queries):
         expires = row["lease_expires"]
         return trial if expires is None else trial._replace(lease_expire_time=from_micros(expires))
 
-    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+    def admit(self) -> None:
+        """Refuses calls that would read or write what this program does not know."""
+        if self.unusable:
+            raise StorageUnavailableError(self.unusable)
+
+    async def _fetch(self, sql: str, parameters: Sequence[object], *, slow: bool) -> Sequence[Row]:  # noqa: ARG002 - any connection
         # A caller that is cancelled would cost a connection: asyncpg opens another one to cancel the query.
-        reading = asyncio.ensure_future(self._fetch(sql, parameters))
+        reading = asyncio.ensure_future(self._fetch_pooled(sql, parameters))
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
-            # Nobody asks for its error any more.
+            # Its error would be reported as never retrieved.
             reading.add_done_callback(_ignore_error)
             raise
 
-    async def _fetch(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
+    async def _fetch_pooled(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
         try:
             # While the database is silent, those that wait for a connection do not become more and more.
             async with self._pool.acquire(timeout=_ACQUIRE_SECONDS) as connection:

@@ -1,4 +1,4 @@
-"""All reads. Parameters are `$1`, `$2` and so on; what the databases spell differently is an attribute of `Queries`."""
+"""All reads of both databases. Parameters are `$1`, `$2` and so on; an attribute of `Reads` says what differs."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ _DELIVERIES = """
             AND t.target_reached) AS found
     FROM jobs j CROSS JOIN gaps g WHERE j.job_id = $1 ORDER BY g.until
 """
+_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
 _LEAST_MICROS = -(2**63)
 _JOBS_AT_A_STRETCH = 100
 _DELETED_LAUNCH = "SELECT 1 FROM deletions WHERE job_id = $1 AND launch_id = $2 LIMIT 1"
@@ -173,8 +174,8 @@ class StoredJob(NamedTuple):
     job: Job
 
 
-class Queries(ABC):
-    """The queries.
+class Reads(ABC):
+    """The reads of a database.
 
     Attributes:
         job_sql: A job's row by its id, with its version.
@@ -187,12 +188,28 @@ class Queries(ABC):
     dialect: Dialect
 
     @abstractmethod
-    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
-        """All rows of a query.
+    def admit(self) -> None:
+        """Checks that the database is there, and that this program knows its schema. Every read and transaction asks.
+
+        Raises:
+            StorageUnavailableError: it is not, or the schema is newer.
+        """
+
+    @abstractmethod
+    async def _fetch(self, sql: str, parameters: Sequence[object], *, slow: bool) -> Sequence[Row]:
+        """Returns all rows of a query; one that may take long is `slow`, so that others need not wait for it.
 
         Raises:
             StorageUnavailableError: the database cannot be read.
         """
+
+    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+        self.admit()
+        return await self._fetch(sql, parameters, slow=False)
+
+    async def _slowly(self, sql: str, *parameters: object) -> Sequence[Row]:
+        self.admit()
+        return await self._fetch(sql, parameters, slow=True)
 
     @property
     def _trials_sql(self) -> str:
@@ -212,10 +229,19 @@ class Queries(ABC):
         job = read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
         return StoredJob(row["job_key"], row["version"], job)
 
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the database holds."""
+        ((jobs, running),) = await self._all(_CONTENT)
+        return int(jobs), int(running)
+
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs."""
+        """A page of jobs behind the place `after`.
+
+        In an order by activity or attention places change with the jobs: what a page shows may come again on the next
+        one, or be missed, when a job is deleted or changes in between.
+        """
         sql, parameters = lists.jobs(wanted, after, limit, self.dialect)
-        found = await self._figures(sql, *parameters)
+        found = await self._slowly(sql, *parameters)
         column = lists.PLACES.get(wanted.order)
         listed: list[ListedJob] = []
         for row in found:
@@ -226,7 +252,7 @@ class Queries(ABC):
             listed.append(_listed(row, place))
         return listed
 
-    async def count_listed_jobs(self, wanted: JobList) -> int:
+    async def count_jobs(self, wanted: JobList) -> int:
         """How many jobs a list has."""
         return await self._count(lists.count_jobs(wanted, self.dialect))
 
@@ -257,7 +283,7 @@ class Queries(ABC):
         sql, parameters = lists.trials(
             wanted, after, limit, columns=self.trial_columns, tables=OF_TRIALS, dialect=self.dialect
         )
-        read = self._all if lists.is_quick(wanted) else self._figures
+        read = self._all if lists.is_quick(wanted) else self._slowly
         rows = await read(sql, *parameters)
         if wanted.job_id is not None:
             return [ListedTrial((row["trial_number"],), self._trial(row, wanted.job_id)) for row in rows]
@@ -274,75 +300,82 @@ class Queries(ABC):
         gaps = ", ".join(
             f"(CAST(${number} AS bigint), CAST(${number + 1} AS bigint))" for number in range(2, len(times) + 2)
         )
-        rows = await self._figures(_DELIVERIES.format(gaps=gaps), job_id, _LEAST_MICROS, *map(to_micros, times))
+        rows = await self._slowly(_DELIVERIES.format(gaps=gaps), job_id, _LEAST_MICROS, *map(to_micros, times))
         # Of a job that was deleted there are none.
         return list(accumulate(row["found"] for row in rows)) or [0] * len(times)
 
     async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
-        """A page of the history."""
+        """A page of the history, newest first."""
         sql, parameters = lists.history(wanted, after, limit, self.dialect)
-        return [ListedEntry((row["entry"],), read_event(row)) for row in await self._figures(sql, *parameters)]
+        return [ListedEntry((row["entry"],), read_event(row)) for row in await self._slowly(sql, *parameters)]
 
     async def has_history(self, before: datetime) -> bool:
         """Whether the history has entries from before a time."""
         return bool(await self._all("SELECT 1 FROM events WHERE time < $1 LIMIT 1", to_micros(before)))
 
-    async def job_versions(self, prefix: str, job_id: str | None, keys: Sequence[int] | None) -> Sequence[JobVersion]:
-        """What tells whether figures are out of date."""
+    async def job_versions(
+        self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
+    ) -> Sequence[JobVersion]:
+        """The jobs whose ids start with a prefix, the one of an id, or those of some keys."""
         sql, parameters = lists.versions(prefix, job_id, keys, self.dialect)
-        rows = await self._figures(sql, *parameters)
+        rows = await self._slowly(sql, *parameters)
         return [aggregates.read_version(row) for row in rows]
 
     async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
-        """The policies of jobs and the notes of their searches."""
-        rows = await self._figures(lists.policy_states(keys))
+        """The policies of jobs and the notes of their searches, by key."""
+        rows = await self._slowly(lists.policy_states(keys))
         return {row["job_key"]: PolicyState(row["policy"], row["notes"]) for row in rows}
 
     async def trial_groups(
         self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
     ) -> Mapping[int, Sequence[TrialGroup]]:
-        """The ended trials of jobs, apart before and since their number in `splits`."""
+        """The ended trials of jobs, by key.
+
+        No group of a job has trials from before its number in `splits` together with that trial or a later one.
+        """
         sql = aggregates.GROUPS.format(jobs=aggregates.of_jobs(keys), later=aggregates.later(splits))
-        return _by_job(await self._figures(sql, *prices), aggregates.read_group)
+        return _by_job(await self._slowly(sql, *prices), aggregates.read_group)
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
-        """The running trials of jobs."""
+        """The running trials of jobs, by key; None: of all jobs that have any."""
         # By the index of running trials, of which there are few, instead of all trials of these jobs.
-        rows = await self._figures(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys, sign="+")))
+        rows = await self._slowly(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys, sign="+")))
         return _by_job(rows, aggregates.read_running)
 
     async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
-        """The ended trials in ranges of numbers."""
+        """The ended trials of a job that have reported, in ranges of `width` numbers from `first` on.
+
+        Excluded trials are left out, or have buckets of their own.
+        """
         sql = aggregates.buckets(single=width == 1, with_excluded=with_excluded)
-        return list(map(aggregates.read_bucket, await self._figures(sql, key, first, width)))
+        return list(map(aggregates.read_bucket, await self._slowly(sql, key, first, width)))
 
     async def spent(self, key: int, first: int, width: int, compared_from: int) -> Sequence[Spent]:
-        """What they delivered and cost."""
-        rows = await self._figures(aggregates.POINTS, key, first, width, compared_from)
+        """Deliveries and costs of the ended trials of a job that count, in the same ranges.
+
+        A claim of savings compares those from `compared_from` on, here and below.
+        """
+        rows = await self._slowly(aggregates.POINTS, key, first, width, compared_from)
         return [Spent(**{name: row[name] for name in Spent._fields}) for row in rows]
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
-        """How many own trials that are compared have delivered a model after a time."""
-        ((found,),) = await self._figures(aggregates.DELIVERIES_SINCE, key, to_micros(time), compared_from)
+        """How many own trials of a job that are compared have delivered a model after a time."""
+        ((found,),) = await self._slowly(aggregates.DELIVERIES_SINCE, key, to_micros(time), compared_from)
         return int(found)
 
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
-        """The trial from which the deliveries have been worth more than they cost."""
-        ((found,),) = await self._figures(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
+        """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
+        ((found,),) = await self._slowly(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
         return None if found is None else int(found)
 
     async def days(self, key: int, since: datetime) -> Sequence[Day]:
-        """The days since a time on which trials ended."""
-        return [aggregates.read_day(row) for row in await self._figures(aggregates.DAYS, key, to_micros(since))]
+        """The days since a time on which own trials of a job ended that count, ascending."""
+        return [aggregates.read_day(row) for row in await self._slowly(aggregates.DAYS, key, to_micros(since))]
 
     async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
-        """The newest profile of each batch size."""
-        rows = await self._figures(aggregates.PROFILES, key)
+        """The newest profile of each batch size, ascending: trial number, batch size and samples."""
+        rows = await self._slowly(aggregates.PROFILES, key)
         return [(row["trial_number"], row["batch_size"], read_samples(row)) for row in rows]
-
-    async def _figures(self, sql: str, *parameters: object) -> Sequence[Row]:
-        """Like `_all`, for queries that may take long, so that others need not wait for them."""
-        return await self._all(sql, *parameters)
 
     async def samples(self, key: int, trial_number: int) -> Sequence[PowerSample]:
         """The samples of a trial's profile."""
@@ -350,7 +383,7 @@ class Queries(ABC):
         return [sample for row in await self._all(sql, key, trial_number) for sample in read_samples(row)]
 
     async def _count(self, query: Query) -> int:
-        return int((await self._figures(query.sql, *query.parameters))[0]["found"])
+        return int((await self._slowly(query.sql, *query.parameters))[0]["found"])
 
     async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""
@@ -374,7 +407,7 @@ class Queries(ABC):
         found = (await self._all(_METRIC_SPAN, key, trial_number))[0]
         return MetricSpan(found["epochs"], found["first"], found["least"], found["most"])
 
-    async def count_jobs(self, prefix: str, limit: int) -> int:
+    async def count_under(self, prefix: str, limit: int) -> int:
         """The number of jobs whose id starts with a prefix, or the limit if there are more."""
         prefixed = _PREFIXED.format(greatest=self.dialect.greatest)
         sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS listed"  # noqa: S608
