@@ -108,10 +108,15 @@ class Guarded:
             raise ReplayError(f"{policy} failed in {call()}: {type(error).__name__}: {error}") from error
 
     def _place(self, error: Exception) -> str:
-        """The policy's file, and the last line of it that ran."""
-        file = f"{self._name.lower()}.py"
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).name == file]
-        return f"policy/{file}, line {lines[-1]}" if lines else f"policy/{file}"
+        """Returns the policy's file, a module or one of a package, and the last line of it that ran."""
+        name, place = self._name.lower(), f"policy/{self._name.lower()}.py"
+        for frame in traceback.extract_tb(error.__traceback__):
+            path = Path(frame.filename)
+            if path.stem == name:
+                place = f"policy/{path.name}, line {frame.lineno}"
+            elif path.parent.name == name:
+                place = f"policy/{name}/{path.name}, line {frame.lineno}"
+        return place
 
 
 def _choice(spec: JobSpec, choice: object) -> Choice | Exhausted:

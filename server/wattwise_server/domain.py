@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -248,6 +248,17 @@ class Moments:
     mean: float = 0.0
     deviation: float = 0.0
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Moments:
+        """Returns the moments of values that are known at once."""
+        if not values:
+            return cls()
+        least = min(values)
+        if least == max(values):
+            return cls(len(values), least)
+        mean = math.fsum(values) / len(values)
+        return cls(len(values), mean, math.fsum((value - mean) ** 2 for value in values))
+
     def add(self, value: float) -> Moments:
         """The moments with one more value."""
         count = self.count + 1
@@ -281,7 +292,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What is known about one batch size: running sums, and the window or the missed costs one by one.
+    """One batch size of a job: its status, and sums over its trials.
+
+    All policies share it. `pruned` and `round_cost` are set by pruning_gts only; they are fields because every policy
+    asks which batch sizes are available, and because clients list them. What the trials teach a policy besides, such as
+    their epochs, is in `Search.notes`.
 
     Attributes:
         batch_size: The batch size.
@@ -289,7 +304,7 @@ class Arm:
         excluded: Whether it does not fit into memory.
         banned: Whether a person banned it.
         round_cost: Cost of its exploration in this round; None while it has no result.
-        num_decided: Decided trials of all origins.
+        num_decided: Decided trials of all origins, also those that have left the window.
         num_converged: Those of them that converged.
         num_failed: Trials that failed; a preemption is no failure.
         num_out_of_memory: Those of them that ran out of memory.
@@ -297,12 +312,10 @@ class Arm:
         failed_trials: Numbers of the trials that failed since one was decided, the newest ones, oldest first.
         out_of_memory: Trials that ran out of memory since one of this or a larger batch size was decided.
         running: Running trials.
-        reached: Costs of the trials that converged; like `missed` and `cheapest` of the window only, if there is one.
-        missed: Costs of the trials that did not converge.
-        cheapest: The least of `reached` above 0; None if there is none.
-        misses: `missed` one by one, in order; only for a job without a window.
-        window: The newest observations; only for a job with a window.
-        counted: The costs that the bandit uses: reached, and the larger of each missed one and the floor.
+        reached: Costs of the trials that converged; of the window only, if there is one.
+        cheapest: The least of these costs above 0; None if there is none.
+        kept: The decided trials that are kept one by one: with a window the newest ones, else those that did not
+            converge.
     """
 
     batch_size: int
@@ -319,11 +332,12 @@ class Arm:
     out_of_memory: int = 0
     running: int = 0
     reached: Moments = field(default=Moments())
-    missed: Moments = field(default=Moments())
     cheapest: float | None = None
-    misses: tuple[float, ...] = ()
-    window: tuple[Observation, ...] = ()
-    counted: Moments = field(default=Moments())
+    kept: tuple[Observation, ...] = ()
+
+    def costs(self, floor: float = 0.0) -> Moments:
+        """Returns the costs of the trials in joules, where one that did not converge costs at least the floor."""
+        return self.reached.merge(Moments.of([max(seen.cost, floor) for seen in self.kept if not seen.converged]))
 
     @property
     def available(self) -> bool:
@@ -343,7 +357,6 @@ class Search:
         exploring: Number of the trial that holds the exploration slot.
         min_cost: Cheapest cost of a converged trial of a batch size that may be chosen, in joules.
         min_cost_batch_size: Its batch size.
-        missed_floor: The least cost in joules that a missed target counts as; None while nothing has converged.
         bound_stops: Trials of the bandit stage in a row that were stopped at the bound, since a trial converged.
         num_trials: Trials that were dispatched.
         best_known: The batch size with the least expected cost of those that may be chosen and have converged.
@@ -358,7 +371,6 @@ class Search:
     exploring: int | None = None
     min_cost: float | None = None
     min_cost_batch_size: int | None = None
-    missed_floor: float | None = None
     bound_stops: int = 0
     num_trials: int = 0
     best_known: int | None = None

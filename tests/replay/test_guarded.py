@@ -18,6 +18,7 @@ from wattwise_server.domain import DetectedChange, GpuGroup, JobSpec, Search
 from wattwise_server.policy import gts, registry, thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Decided, Event, Exhausted, Prior
 from wattwise_server.policy.gts import Gts
+from wattwise_server.policy.knowledge_gradient import policy
 
 from tests.replay.worlds import job, world
 
@@ -169,6 +170,15 @@ def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     )
     assert f"gts (policy/gts.py, line {line}) failed in next for trial 2: TypeError" in printed
     assert printed.count("\n") == 1
+
+
+def test_the_module_of_a_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a policy that is a package names the module and the line in it."""
+    monkeypatch.setattr(policy, "choosable", None)
+    with pytest.raises(
+        ReplayError, match=r"\(policy/knowledge_gradient/policy\.py, line \d+\) failed in next for trial 1"
+    ):
+        InProcess(job(world(5).workload, "knowledge_gradient")).dispatch()
 
 
 def test_object_without_the_protocol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ names its own sources.
 - `stopping`: whether a trial continues
 - `history`: what every event adds to a job's history, whatever its policy
 - `failures`: which batch sizes are set aside, excluded or available
-- `arm`: running sums over an arm's decided trials
 - `explorer`: the walk that prunes
 - `thompson`: Gaussian Thompson sampling
 - `base`: the protocol of a policy, its choices, beliefs and events

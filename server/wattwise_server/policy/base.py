@@ -89,7 +89,7 @@ Event = Dispatched | Reported | Decided | Failed | Revived | Banned | Unbanned |
 
 
 class ArmBelief(NamedTuple):
-    """What a policy believes about one batch size, as `GetJob` shows it.
+    """A policy's belief about one batch size, as `GetJob` shows it.
 
     Attributes:
         batch_size: The batch size.
@@ -122,7 +122,7 @@ class PriorMisses(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What a prior job tells about the epochs of a new one.
+    """The evidence of a prior job about the epochs of a new one.
 
     Attributes:
         best: The batch size with the least expected cost; None if none reached the target.
@@ -143,25 +143,25 @@ class Policy(Protocol):
         """Whether it observes every epoch of every trial, at the cost of writing the job's row with each report."""
 
     def faults(self, spec: JobSpec) -> Iterable[tuple[str, str]]:
-        """What is wrong with its parameters: pairs of a field's name and what to change."""
+        """Returns the faults of its parameters: pairs of a field's name and what to change."""
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
-        """The state of a job without trials; `priors` are what the jobs of `prior_job_ids` tell, in their order."""
+        """Returns the state of a job without trials; `priors` are those of `prior_job_ids`, in their order."""
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """The choice for the trial of this number; it takes effect when `Dispatched` is observed."""
+        """Returns the choice for the trial of this number; it takes effect when `Dispatched` is observed."""
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
-        """The state after an event, which `history.with_event` has recorded already.
+        """Returns the state after an event, which `history.with_event` has recorded already.
 
         A revived exploration has its slot again if `exploring` is its number.
         """
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
-        """The cost in joules at which a running trial of this batch size is stopped; None: it has no bound."""
+        """Returns the cost in joules at which a running trial of this batch size is stopped; None: it has no bound."""
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """What it believes about every batch size, ascending."""
+        """Returns its belief about every batch size, ascending."""
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
         """The newest change of each quantity, ascending by `detected_by_trial`; empty if none was detected.

@@ -40,8 +40,15 @@ def relaxation(bound_stops: int) -> float:
     return 2.0 ** min(max(0, bound_stops - 1), _MOST_DOUBLINGS)
 
 
-def missed_floor(spec: JobSpec, min_cost: float) -> float:
-    """The least cost in joules that a trial without convergence counts as, so that failing fast never looks cheap."""
+def missed_floor(spec: JobSpec, min_cost: float | None) -> float:
+    """Returns the least cost in joules that a trial without convergence counts as, so that it never looks cheap.
+
+    Args:
+        spec: The job.
+        min_cost: That of its search.
+    """
+    if min_cost is None:
+        return 0.0
     factor = UNBOUNDED_PENALTY_FACTOR if spec.beta_knob is None else spec.beta_knob
     return factor * min_cost
 

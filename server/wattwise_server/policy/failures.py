@@ -177,7 +177,7 @@ def _newest_failures(search: Search) -> set[int]:
 
 
 class Status(Enum):
-    """What the search knows about choosing a batch size, bans and pins of people aside."""
+    """The status of a batch size in the search, bans and pins of people aside."""
 
     AVAILABLE = "AVAILABLE"
     PRUNED = "PRUNED"

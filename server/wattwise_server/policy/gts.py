@@ -9,7 +9,7 @@ import numpy as np
 from wattwise_server.domain import Arm, DetectedChange, JobSpec, Search, Stage
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior
-from wattwise_server.policy.cost import cost_bound
+from wattwise_server.policy.cost import cost_bound, missed_floor
 from wattwise_server.policy.failures import choosable, tried
 
 
@@ -41,23 +41,24 @@ class Gts:
         default = spec.default_batch_size
         if self.alone and not tried(search) and any(arm.batch_size == default for arm in arms):
             return Choice(default, "the default, which is tried first")
-        drawn = thompson.draw(spec, arms, rng, self._fixed(spec))
+        drawn = thompson.draw(spec, arms, missed_floor(spec, search.min_cost), rng, self._fixed(spec))
         return Choice(drawn.batch_size, drawn.reason)
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:  # noqa: ARG002 - the protocol's
-        """Nothing: the history is all that it needs."""
+        """Returns the search unchanged: the history is all that this policy needs."""
         return search
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
-        """The paper's."""
+        """Returns the bound of the paper."""
         return cost_bound(spec, search, batch_size)
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """The posterior of every arm."""
-        return [thompson.belief(spec, arm, self._fixed(spec)) for arm in search.arms]
+        floor, fixed = missed_floor(spec, search.min_cost), self._fixed(spec)
+        return [thompson.belief(spec, arm, floor, fixed) for arm in search.arms]
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:  # noqa: ARG002 - the protocol's
-        """None: it does not look for changes."""
+        """Returns nothing, because this policy does not look for changes."""
         return ()
 
     def _fixed(self, spec: JobSpec) -> float | None:

@@ -1,4 +1,4 @@
-"""What every event adds to a search, whatever its policy: recorded before the policy observes the event."""
+"""The history of a search: what every event adds to it, before the policy observes the event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from wattwise_server.domain import (
     Trial,
     TrialOrigin,
 )
-from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.base import (
     ArmBelief,
     Banned,
@@ -33,7 +32,6 @@ from wattwise_server.policy.base import (
     Revived,
     Unbanned,
 )
-from wattwise_server.policy.cost import missed_floor
 from wattwise_server.policy.failures import failing, with_failure, with_failure_undone, with_fitting, with_readmitted
 from wattwise_server.policy.requests import best_known
 
@@ -44,7 +42,7 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Sear
     if isinstance(event, Dispatched | Reported):
         # They change no cost.
         return search  # pragma: no mutate
-    search = _with_cheapest(spec, search)
+    search = _with_cheapest(search)
     size, cost = best_known(search, policy.belief(spec, search), search.num_trials + 1)
     return replace(search, best_known=size, best_known_cost=cost)
 
@@ -74,7 +72,7 @@ def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
 
 
 def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:
-    """What a job tells about the epochs of another one.
+    """Returns the evidence of a job about the epochs of another one.
 
     Args:
         beliefs: What its policy believes.
@@ -108,9 +106,8 @@ def _with_running(search: Search, trial: Trial, more: int) -> Search:
 def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
     if trial.cost is None:
         raise ValueError(f"trial {trial.number} has no cost, so it cannot have been decided")
-    floor = search.missed_floor
     seen = Observation(trial.cost, trial.converged)
-    search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))
+    search = with_arm(search, trial.batch_size, lambda arm: with_observation(arm, seen, spec.window_size))
     if trial.converged:
         search = replace(search, bound_stops=0)
     elif _of_search(trial) and trial.end_reason is EndReason.COST_BOUND:
@@ -118,25 +115,38 @@ def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
     return with_fitting(search, trial.batch_size)
 
 
+def with_observation(arm: Arm, seen: Observation, window_size: int) -> Arm:
+    """Returns the arm with one more decided trial.
+
+    Without a window, sums are kept of the costs of the trials that converged. A trial that did not converge is kept by
+    itself, because it counts as the larger of its own cost and a floor, which moves with the cheapest cost of the job.
+    """
+    converged = arm.num_converged + seen.converged
+    arm = replace(arm, num_decided=arm.num_decided + 1, num_converged=converged, failed_trials=())
+    if window_size:
+        kept = (*arm.kept, seen)[-window_size:]
+        reached = [each.cost for each in kept if each.converged]
+        return replace(arm, kept=kept, reached=Moments.of(reached), cheapest=min(filter(None, reached), default=None))
+    if not seen.converged:
+        return replace(arm, kept=(*arm.kept, seen))
+    cheapest = min(filter(None, (arm.cheapest, seen.cost)), default=None)
+    return replace(arm, reached=arm.reached.add(seen.cost), cheapest=cheapest)
+
+
 def _of_search(trial: Trial) -> bool:
     """Whether the search chose it, outside of pruning rounds."""
     return trial.origin is TrialOrigin.SEARCH and trial.role in (None, PruningGtsRole.BANDIT)
 
 
-def _with_cheapest(spec: JobSpec, search: Search) -> Search:
+def _with_cheapest(search: Search) -> Search:
     """The search with the cheapest converged cost of the batch sizes that may be chosen.
 
     One that keeps failing counts only if no other has converged. A tie stays where it is.
     """
     known = [(arm, arm.cheapest) for arm in search.available if arm.cheapest is not None]
     working = [each for each in known if not failing(each[0])] or known
-    best: tuple[float | None, int | None] = (None, None)
-    if working:
-        held = search.min_cost_batch_size
-        arm, least = min(working, key=lambda each: (each[1], each[0].batch_size != held, each[0].batch_size))
-        best = least, arm.batch_size
-    floor = None if best[0] is None else missed_floor(spec, best[0])
-    if (*best, floor) == (search.min_cost, search.min_cost_batch_size, search.missed_floor):
-        return search
-    arms = tuple(with_floor(arm, floor) for arm in search.arms)
-    return replace(search, arms=arms, min_cost=best[0], min_cost_batch_size=best[1], missed_floor=floor)
+    if not working:
+        return replace(search, min_cost=None, min_cost_batch_size=None)
+    held = search.min_cost_batch_size
+    arm, least = min(working, key=lambda each: (each[1], each[0].batch_size != held, each[0].batch_size))
+    return replace(search, min_cost=least, min_cost_batch_size=arm.batch_size)

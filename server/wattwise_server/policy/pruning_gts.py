@@ -20,7 +20,7 @@ from wattwise_server.policy.base import (
     Prior,
     Revived,
 )
-from wattwise_server.policy.cost import cost_bound
+from wattwise_server.policy.cost import cost_bound, missed_floor
 from wattwise_server.policy.failures import choosable
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
@@ -39,7 +39,7 @@ class PruningGts:
     watches_epochs = False
 
     def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - every value is valid
-        """None: the server has checked the numbers."""
+        """Returns nothing, because the server has checked the numbers."""
         return ()
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
@@ -76,7 +76,7 @@ class PruningGts:
         return explorer.settled(spec, search)
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
-        """The paper's, in both stages."""
+        """Returns the bound of the paper, in both stages."""
         return cost_bound(spec, search, batch_size)
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
@@ -84,7 +84,7 @@ class PruningGts:
         return _BANDIT.belief(spec, search)
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
-        """None: it does not look for changes."""
+        """Returns nothing, because this policy does not look for changes."""
         return _BANDIT.changes(search)
 
 
@@ -96,7 +96,7 @@ def _as(role: PruningGtsRole, search: Search, choice: Choice) -> Choice:
 
 
 def _step(search: Search, arm: Arm) -> str:
-    """What the walk does, as the reason of an exploration."""
+    """Returns the step of the walk, as the reason of an exploration."""
     size, start = arm.batch_size, search.round_default
     if size < start:
         step = f"the walk goes down from {start} to batch size {size}"
@@ -127,7 +127,9 @@ def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
             return choice(cheapest, "the cheapest so far")
     converged = [arm for arm in allowed if arm.num_converged]
     if converged:
-        return choice(min(converged, key=lambda arm: arm.counted.mean), "the cheapest of those that may be tried")
+        floor = missed_floor(spec, search.min_cost)
+        cheapest = min(converged, key=lambda arm: arm.costs(floor).mean)
+        return choice(cheapest, "the cheapest of those that may be tried")
     default = search.arm(spec.default_batch_size)
     if default in allowed:
         return choice(default, "the default")

@@ -1,4 +1,4 @@
-"""What a job has saved: a claim that is meant to hold, from sums that a database can aggregate.
+"""The savings of a job: a claim that is meant to hold, from sums that a database can aggregate.
 
     D     deliveries: trials that reached the target, at any cost
     S     everything spent, by failed and exploring trials too
@@ -102,7 +102,7 @@ class Delivered:
 
 
 class Settling(NamedTuple):
-    """What would show a saving, if everything goes on as it did: the shortest way.
+    """The shortest way to a proven saving, if everything goes on as it did.
 
     Attributes:
         runs: Launches of the default.
@@ -114,7 +114,7 @@ class Settling(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What a delivery costs with the default batch size.
+    """The cost of a delivery with the default batch size.
 
     Attributes:
         runs: Trials of the default that reached the target: n.
@@ -137,7 +137,7 @@ class Baseline(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SavingsEstimate:
-    """What a job has saved of one quantity, in its unit: J for cost and energy, s for time, or a currency.
+    """The savings of a job in one quantity, in its unit: J for cost and energy, s for time, or a currency.
 
     Attributes:
         deliveries: D.
@@ -247,7 +247,7 @@ def estimate(
     in_use: float | None = None,
     with_default: float | None = None,
 ) -> SavingsEstimate:
-    """What a job has saved of one quantity.
+    """Returns the savings of a job in one quantity.
 
     Args:
         reached: By batch size, the trials that reached the target. Imported ones may be among them.
@@ -361,7 +361,7 @@ def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settl
 def total_verdict(
     verdicts: Collection[SavingsVerdict], at_least: float | None, at_most: float | None
 ) -> SavingsVerdict:
-    """What the claims of several jobs about a quantity amount to together, by the rule of a single job.
+    """Returns the verdict about several jobs together, by the rule of a single job.
 
     Args:
         verdicts: Those of the jobs about their cost.
@@ -388,7 +388,7 @@ def advice(
     in_use: int | None = None,
     deliveries_since_default: int = 0,
 ) -> Sequence[str]:
-    """What an operator should do about a claim, as sentences; none if nothing would change it.
+    """Returns what an operator should do about a claim, as sentences; none if nothing would change it.
 
     What would show a saving is in `SavingsEstimate.settling`.
 

@@ -52,17 +52,23 @@ def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = No
     return Posterior(mean, precision, reward_precision, n)
 
 
-def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> ArmBelief:
-    """The posterior of an arm, and what a model costs that is trained with it alone.
+def belief(spec: JobSpec, arm: Arm, floor: float, reward_precision: float | None = None) -> ArmBelief:
+    """Returns the posterior of an arm, and what a model costs that is trained with it alone.
 
-    A model costs what its trials cost: that a miss counts more is to keep it from being chosen, not what it cost.
+    A model costs what its trials cost: a miss counts more only to keep its batch size from being chosen.
+
+    Args:
+        spec: The job.
+        arm: The arm.
+        floor: The least cost that a miss counts as, in joules.
+        reward_precision: As for `posterior`.
     """
-    known = posterior(spec, arm.counted, reward_precision)
+    known = posterior(spec, arm.costs(floor), reward_precision)
     ended = arm.num_decided + arm.num_failed
     rate = arm.num_failed / ended if ended else None
     if not arm.reached.count:
         return ArmBelief(arm.batch_size, *known, failure_rate=rate)
-    costs = arm.reached.merge(arm.missed)
+    costs = arm.costs()
     trial = posterior(spec, costs, reward_precision)
     # A model takes this many decided trials of those that count, each with its share of all the failed ones.
     tries = costs.count / arm.reached.count
@@ -72,7 +78,7 @@ def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> Ar
 
 
 def failure_surcharge(arm: Arm) -> float:
-    """What an arm's failed trials cost per decided one, in joules; all of it while none was decided."""
+    """Returns the cost of an arm's failed trials per decided one, in joules; all of it while none was decided."""
     return arm.failed_cost / max(1, arm.num_decided)
 
 
@@ -91,7 +97,9 @@ class Draw:
     reason: str
 
 
-def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_precision: float | None = None) -> Draw:
+def draw(
+    spec: JobSpec, arms: Sequence[Arm], floor: float, rng: np.random.Generator, reward_precision: float | None = None
+) -> Draw:
     """Draws one of the arms: the unexplored first, then those without information, then by sampling.
 
     While no arm has converged, no miss makes an arm look better than one without any: arms without a decided trial are
@@ -100,6 +108,7 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
     Args:
         spec: The job.
         arms: The arms to draw from.
+        floor: As for `belief`.
         rng: The randomness.
         reward_precision: As for `posterior`.
     """
@@ -108,7 +117,7 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
         arm = unexplored[rng.integers(len(unexplored))]
         done = f"{arm.num_decided} of {spec.num_explorations} explorations"
         return Draw(arm.batch_size, f"{done}; sampling starts when no arm has fewer")
-    beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
+    beliefs = [posterior(spec, arm.costs(floor), reward_precision) for arm in arms]
     hopeless = not any(arm.num_converged for arm in arms)
     blank = [
         arm

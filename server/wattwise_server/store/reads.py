@@ -107,7 +107,7 @@ _METRIC_SPAN = """
 """
 # The signs keep SQLite from searching by the primary key, which would read every trial of the job.
 _OBSERVATIONS = "trials WHERE job_key = $1 AND observation IS NOT NULL AND +trial_number > $2 AND NOT excluded"
-_MISSES = f"SELECT batch_size, cost FROM {_OBSERVATIONS} AND NOT converged ORDER BY observation"  # noqa: S608
+_MISSES = f"SELECT batch_size, cost, converged FROM {_OBSERVATIONS} AND NOT converged ORDER BY observation"  # noqa: S608
 _WINDOWS = f"""
     SELECT t.batch_size, t.cost, t.converged FROM arms a JOIN trials t
         ON t.job_key = a.job_key AND t.trial_number IN (
@@ -440,13 +440,12 @@ class Reads(ABC):
         """The arms with what is derived from the trials."""
         key, reset_after, window = job["job_key"], job["reset_after"], window_of(job)
         if window:
-            windows: defaultdict[int, list[Observation]] = defaultdict(list)
-            for row in await self._all(_WINDOWS, key, reset_after, window):
-                windows[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
-            return tuple(replace(arm, window=tuple(windows[arm.batch_size])) for arm in arms)
-        if all(arm.num_decided == arm.reached.count for arm in arms):
+            rows = await self._all(_WINDOWS, key, reset_after, window)
+        elif any(arm.num_decided > arm.num_converged for arm in arms):
+            rows = await self._all(_MISSES, key, reset_after)
+        else:
             return tuple(arms)
-        misses: defaultdict[int, list[float]] = defaultdict(list)
-        for row in await self._all(_MISSES, key, reset_after):
-            misses[row["batch_size"]].append(row["cost"])
-        return tuple(replace(arm, misses=tuple(misses[arm.batch_size])) for arm in arms)
+        kept: defaultdict[int, list[Observation]] = defaultdict(list)
+        for row in rows:
+            kept[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
+        return tuple(replace(arm, kept=tuple(kept[arm.batch_size])) for arm in arms)

@@ -123,7 +123,7 @@ JOBS = Table(
     fixed=_REGISTERED,
 )
 
-ARM = record_of(Arm, skip=("batch_size", "running", "misses", "window"))
+ARM = record_of(Arm, skip=("batch_size", "running", "kept"))
 ARMS = _table("arms", _OF_BATCH_SIZE, ARM, merge=Merge.REPLACE)
 POWER_LIMIT = record_of(PowerLimitState, skip=("batch_size",))
 POWER_LIMITS = _table("power_limits", _OF_BATCH_SIZE, POWER_LIMIT, merge=Merge.REPLACE)

@@ -22,6 +22,11 @@ def bandit(**fields: object) -> SimulatedJob:
     return SimulatedJob(spec(policy="gts", batch_sizes=(8, 16), **fields))
 
 
+def mean_cost(job: SimulatedJob, batch_size: int) -> float:
+    """The mean cost of the trials of a batch size, where a miss costs at least the floor."""
+    return job.search.arm(batch_size).costs(missed_floor(job.spec, job.search.min_cost)).mean
+
+
 def test_bound_doubles_from_the_second_stop_in_a_row_until_a_trial_converges() -> None:
     """Stops at the bound in a row double it; a trial in between that ran to its last epoch does not matter."""
     job, seen = bandit(), []
@@ -60,15 +65,16 @@ def test_cheapest_cost_follows_the_window() -> None:
     job.decide(job.dispatch(8), 70)
     assert (job.search.min_cost, job.search.min_cost_batch_size) == (50, 8)
     job.decide(job.dispatch(8), 80)
-    assert (job.search.min_cost, job.search.min_cost_batch_size, job.search.missed_floor) == (60, 16, 120)
+    assert (job.search.min_cost, job.search.min_cost_batch_size) == (60, 16)
+    assert missed_floor(job.spec, job.search.min_cost) == 120
     for _ in range(2):
         job.decide(job.dispatch(16), 10, converged=False)
     assert (job.search.min_cost, job.search.min_cost_batch_size) == (70, 8)
     for _ in range(2):
         job.decide(job.dispatch(8), 10, converged=False)
-    assert (job.search.min_cost, job.search.min_cost_batch_size, job.search.missed_floor) == (None, None, None)
+    assert (job.search.min_cost, job.search.min_cost_batch_size) == (None, None)
     assert bounds(job) == [None, None]
-    assert job.search.arm(8).counted.mean == 10
+    assert mean_cost(job, 8) == 10
 
 
 def test_trial_that_cost_nothing_is_not_the_cheapest() -> None:
@@ -111,13 +117,13 @@ def test_batch_size_that_keeps_failing_is_best_known_only_if_no_other_has_conver
         job.fail(job.dispatch(8), EndReason.ERROR)
     assert (job.search.min_cost, bounds(job)) == (100, [None, 200])
     job.decide(job.dispatch(16), 150, converged=False)
-    assert job.search.arm(16).counted.mean == 200
+    assert mean_cost(job, 16) == 200
     job.decide(job.dispatch(16), 300)
     assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (300, 16, [600, None])
-    assert job.search.arm(16).counted.mean == (300 + 600) / 2
+    assert mean_cost(job, 16) == (300 + 600) / 2
     job.decide(job.dispatch(8), 110)
     assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (100, 8, [None, 200])
-    assert job.search.arm(16).counted.mean == (300 + 200) / 2
+    assert mean_cost(job, 16) == (300 + 200) / 2
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,7 @@ def test_missed_target_costs_what_the_bound_allows() -> None:
     """A trial that missed counts as β·min_cost at least; as twice the cheapest where early stopping is off."""
     assert missed_floor(spec(beta_knob=1.5), 10.0) == 15.0
     assert missed_floor(spec(beta_knob=None), 10.0) == 20.0
+    assert missed_floor(spec(), None) == 0.0
 
 
 @pytest.mark.parametrize(("eta", "joules"), [(0.0, 2000.0), (0.25, 1502.5), (1.0, 10.0)])

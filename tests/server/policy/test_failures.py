@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from wattwise_server.domain import Arm, EndReason, Moments, Search, Stage
+from wattwise_server.domain import Arm, EndReason, Moments, Observation, Search, Stage
 from wattwise_server.errors import NoBatchSizeLeftError
 from wattwise_server.policy.base import Exhausted
 from wattwise_server.policy.failures import Status, advice, choosable, ruled_out, state, with_readmitted
@@ -453,27 +453,28 @@ def test_expected_cost_counts_misses_and_failures() -> None:
     arm = replace(
         Arm(8, num_decided=4, num_converged=2, num_failed=1, failed_cost=60.0),
         reached=Moments(2, 105.0, 350.0),
-        missed=Moments(2, 95.0),
-        counted=Moments(4, 200.0, 1.0),
+        kept=(Observation(95.0, converged=False),) * 2,
     )
-    known = belief(spec(), arm)
+    known = belief(spec(), arm, 295.0)
+    assert known.mean == -200
     assert (known.expected_cost, known.failure_rate) == (230.0, 0.2)
     # The means of both differ by 10, which adds 4·5² to the 350.
     assert known.deviation == pytest.approx(2 * math.sqrt(450 / 4 / 4))
-    unknown = belief(spec(), Arm(8))
+    unknown = belief(spec(), Arm(8), 0.0)
     assert (unknown.expected_cost, unknown.deviation, unknown.failure_rate) == (None, None, None)
     # What failed is added to the only trial that did not; one observation says nothing about the deviation.
     once = belief(
         spec(),
-        Arm(8, num_decided=1, num_failed=2, failed_cost=60.0, reached=Moments(1, 100.0), counted=Moments(1, 100.0)),
+        Arm(8, num_decided=1, num_failed=2, failed_cost=60.0, reached=Moments(1, 100.0)),
+        0.0,
     )
     assert (once.expected_cost, once.deviation) == (160.0, None)
 
 
 def test_deviation_follows_a_fixed_reward_precision() -> None:
     """With a fixed 1/variance of a reward the costs that were seen do not change it."""
-    arm = Arm(8, num_decided=2, num_converged=2, reached=Moments(2, 100.0), counted=Moments(2, 100.0))
-    known = belief(spec(), arm, 0.5)
+    arm = Arm(8, num_decided=2, num_converged=2, reached=Moments(2, 100.0))
+    known = belief(spec(), arm, 0.0, 0.5)
     assert (known.precision, known.reward_precision, known.deviation) == (1.0, 0.5, 1.0)
 
 
@@ -510,12 +511,12 @@ def test_failure_rate_counts_no_misses() -> None:
 
 def test_sampled_cost_includes_failed_trials() -> None:
     """An arm that is cheap per decided trial is not drawn if its failures make it expensive; the reason says so."""
-    cheap = Arm(8, num_decided=2, num_failed=2, failed_cost=400.0, counted=Moments(2, 100.0))
-    steady = Arm(16, num_decided=2, counted=Moments(2, 150.0))
-    drawn = draw(spec(), [cheap, steady], np.random.default_rng(1))
+    cheap = Arm(8, num_decided=2, num_failed=2, failed_cost=400.0, reached=Moments(2, 100.0))
+    steady = Arm(16, num_decided=2, reached=Moments(2, 150.0))
+    drawn = draw(spec(), [cheap, steady], 0.0, np.random.default_rng(1))
     assert drawn.batch_size == 16
     assert "failed trials" not in drawn.reason
-    assert "failed trials 200 J per decided one" in draw(spec(), [cheap], np.random.default_rng(1)).reason
+    assert "failed trials 200 J per decided one" in draw(spec(), [cheap], 0.0, np.random.default_rng(1)).reason
 
 
 def test_walk_ends_its_round_without_what_is_set_aside() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise_server.domain import Arm, Moments, Observation
-from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.base import Choice
+from wattwise_server.policy.history import with_observation
 from wattwise_server.policy.thompson import draw, generator, posterior
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -58,21 +58,17 @@ observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans())
 def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], window: int, beta: float) -> None:
     """Running sums equal the sums over the whole history, while the floor appears and falls."""
     arm = Arm(16)
-    min_cost: float | None = None
-    for one in seen:
-        floor = None if min_cost is None else beta * min_cost
-        arm = record(arm, one, window, floor)
-        if one.converged and (min_cost is None or one.cost < min_cost):
-            min_cost = one.cost
-            arm = with_floor(arm, beta * min_cost)
-    least = 0.0 if min_cost is None else beta * min_cost
-    newest = seen[-window:] if window else seen
-    counted = [one.cost if one.converged else max(one.cost, least) for one in newest]
-    assert arm.num_decided == len(seen)
-    assert arm.counted.count == len(counted)
-    if counted:
-        assert arm.counted.mean == pytest.approx(np.mean(counted), rel=1e-9)
-        assert arm.counted.variance == pytest.approx(np.var(counted), rel=1e-6, abs=np.mean(counted) ** 2 * 1e-12)
+    for number, one in enumerate(seen, 1):
+        arm = with_observation(arm, one, window)
+        assert arm.num_decided == number
+        floor = beta * min((each.cost for each in seen[:number] if each.converged), default=0.0)
+        newest = seen[max(0, number - window) : number] if window else seen[:number]
+        costs = [each.cost if each.converged else max(each.cost, floor) for each in newest]
+        known = arm.costs(floor)
+        assert known.count == len(costs)
+        assert known.mean == pytest.approx(np.mean(costs), rel=1e-9)
+        assert known.variance == pytest.approx(np.var(costs), rel=1e-6, abs=np.mean(costs) ** 2 * 1e-12)
+        assert arm.cheapest == min((each.cost for each in newest if each.converged), default=None)
 
 
 def test_equal_costs_have_no_variance() -> None:
@@ -80,20 +76,20 @@ def test_equal_costs_have_no_variance() -> None:
     for window in (0, 10):
         arm = Arm(16)
         for _ in range(1000):
-            arm = record(arm, Observation(0.1 + 0.2, converged=True), window, None)
-        assert arm.counted.deviation == 0
-        assert arm.counted.mean == 0.1 + 0.2
+            arm = with_observation(arm, Observation(0.1 + 0.2, converged=True), window)
+        assert arm.costs().deviation == 0
+        assert arm.costs().mean == 0.1 + 0.2
 
 
 def arm_with(size: int, *values: float) -> Arm:
     """An arm that has seen some costs."""
-    return replace(Arm(size), num_decided=len(values), counted=moments(list(values)))
+    return replace(Arm(size), num_decided=len(values), reached=moments(list(values)))
 
 
 def drawn(arms: list[Arm], times: int = 400, **fields: object) -> Counter[int]:
     """How often each arm is drawn."""
     job = spec(**fields)
-    return Counter(draw(job, arms, generator(job, number)).batch_size for number in range(times))
+    return Counter(draw(job, arms, 0.0, generator(job, number)).batch_size for number in range(times))
 
 
 def test_arms_short_of_explorations_come_first_in_random_order() -> None:
@@ -101,7 +97,7 @@ def test_arms_short_of_explorations_come_first_in_random_order() -> None:
     counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
     assert set(counts) == {16, 32}
     assert min(counts.values()) > 100
-    alone = draw(spec(num_explorations=3), [arm_with(16, 900.0)], np.random.default_rng(1))
+    alone = draw(spec(num_explorations=3), [arm_with(16, 900.0)], 0.0, np.random.default_rng(1))
     assert alone.reason.startswith("1 of 3 explorations;")
 
 
@@ -142,8 +138,8 @@ def test_samples_spread_by_the_standard_deviation() -> None:
     """Two arms one standard deviation of their difference apart: the cheaper one wins in 84% of the draws."""
     # Means 100 and 100 + sqrt(2)·2: each belief N(mean, 4), their difference has a deviation of sqrt(8).
     near, far = arm_with(8, 98.0, 102.0, 98.0, 102.0), arm_with(16, 98.0, 102.0, 98.0, 102.0)
-    near = replace(near, counted=Moments(1, 100.0, 4.0))
-    far = replace(far, counted=Moments(1, 100.0 + math.sqrt(8), 4.0))
+    near = replace(near, reached=Moments(1, 100.0, 4.0))
+    far = replace(far, reached=Moments(1, 100.0 + math.sqrt(8), 4.0))
     share = drawn([near, far], times=4000)[8] / 4000
     assert share == pytest.approx(0.8413, abs=0.02)
 
@@ -152,12 +148,12 @@ def test_sample_is_the_mean_and_the_generators_deviation() -> None:
     """The arm is drawn whose mean reward and so many standard deviations as the generator's normal number are most."""
     job, costs = spec(), np.array([100.0, 101.0, 102.0])
     arms = [
-        replace(arm_with(size, 1.0, 2.0), counted=Moments(1, cost, 4.0))
+        replace(arm_with(size, 1.0, 2.0), reached=Moments(1, cost, 4.0))
         for size, cost in zip((8, 16, 32), costs, strict=True)
     ]
     for number in range(50):
         sampled = -costs + 2.0 * generator(job, number).standard_normal(3)
-        assert draw(job, arms, generator(job, number)).batch_size == (8, 16, 32)[sampled.argmax()]
+        assert draw(job, arms, 0.0, generator(job, number)).batch_size == (8, 16, 32)[sampled.argmax()]
 
 
 def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
@@ -187,7 +183,7 @@ def test_reason_of_a_sampled_arm_has_its_numbers() -> None:
     cheap, expensive = arm_with(8, 5.0, 5.0), arm_with(16, 7.0, 7.0)
     sampled = "Thompson sampling: sampled cost 5 J (mean 5 J, std dev 0 J)"
     for arms, others in (([cheap], "the only arm"), ([expensive, cheap], "lowest of 2 arms")):
-        assert draw(spec(), arms, np.random.default_rng(1)).reason == f"{sampled}, {others}"
+        assert draw(spec(), arms, 0.0, np.random.default_rng(1)).reason == f"{sampled}, {others}"
 
 
 def test_arm_without_variance_is_sampled_at_its_mean() -> None:

@@ -148,7 +148,6 @@ class StoreConformance(FigureTests):
             "exploring": 1,
             "min_cost": 1 / 3,
             "min_cost_batch_size": 8,
-            "missed_floor": 2 / 3,
             "bound_stops": 5,
         }
         search = replace(job.search, arms=arms, **known)
@@ -526,7 +525,7 @@ class StoreConformance(FigureTests):
             async with opener() as store:
                 job = a_job(job_id, window_size=window)
                 arms = tuple(replace(a, num_decided=4 if a.batch_size == 8 else 1) for a in job.search.arms)
-                search = replace(job.search, arms=arms, missed_floor=8.0)
+                search = replace(job.search, arms=arms)
                 async with store.transaction(job_id) as tx:
                     tx.save_job(with_trials(replace(job, search=search), 4))
                     for number, (cost, converged) in enumerate(outcomes, 1):
@@ -536,9 +535,9 @@ class StoreConformance(FigureTests):
                 assert tx.job is not None
                 arm = tx.job.search.arm(8)
                 if window:
-                    assert arm.window == (Observation(9.0, converged=True), Observation(4.0, converged=False))
+                    assert arm.kept == (Observation(9.0, converged=True), Observation(4.0, converged=False))
                 else:
-                    assert arm.misses == (3.0, 4.0)
+                    assert arm.kept == (Observation(3.0, converged=False), Observation(4.0, converged=False))
 
     async def test_leases_expire_unless_they_are_renewed(self, opener: Opener) -> None:
         """A trial whose lease was not renewed is returned, once in a moment, and can be given up."""

@@ -29,7 +29,7 @@ from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import MEASUREMENTS_AT_A_TIME, PAGE_BYTES, PageTokens
 from wattwise_server.rpc.service import JobReaderService
 from wattwise_server.security.tokens import Role
-from wattwise_server.store import queries
+from wattwise_server.store import reads
 from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
 from wattwise_server.usecases import lifecycle, optimizer
@@ -467,7 +467,7 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
 
         return called
 
-    monkeypatch.setattr(queries, "read_measurement", counted(read_measurement))
+    monkeypatch.setattr(reads, "read_measurement", counted(read_measurement))
     monkeypatch.setattr(answers, "message", counted(answers.message))
     tokens, statistics = PageTokens(site.store.page_token_key), Statistics(site.store, Factors())
     service, context = JobReaderService(site.administration, statistics, StreamLimit(0), tokens), cast("Any", None)

@@ -78,7 +78,7 @@ class Belief:
         return np.asarray(np.exp(self.mean + 0.5 * (self.variance + self.noise)))
 
     def once_ended(self, running: NDArray[np.int64], known: Sequence[Evidence]) -> Belief:
-        """The covariances that will be left once the running trials have ended, whatever their results."""
+        """Returns the belief with the covariances once the running trials have ended, whatever their results."""
         epochs_cov, cost_cov = self.epochs_cov, self.cost_cov
         for place in np.flatnonzero(running).tolist():
             epochs_cov = _conditioned(epochs_cov, place, self.noise[place] / running[place])
@@ -92,7 +92,7 @@ def _conditioned(cov: Floats, place: int, noise: float) -> Floats:
 
 
 def belief(model: Model, evidence: Sequence[Evidence], prior: Sequence[Evidence]) -> Belief:
-    """The belief after at least one trial has reached the target.
+    """Returns the belief after at least one trial has reached the target.
 
     Args:
         model: The model.
@@ -112,7 +112,7 @@ def belief(model: Model, evidence: Sequence[Evidence], prior: Sequence[Evidence]
 
 
 def assumed_belief(model: Model, prior: Sequence[Evidence], place: int, max_epochs: int) -> Belief:
-    """The belief before any trial of the job has ended, if one batch size is assumed to reach the target.
+    """Returns the belief before any trial of the job has ended, if one batch size is assumed to reach the target.
 
     Its epochs are the usual ones, at most half of `max_epochs`, or those of the prior jobs. An epoch costs 1: costs
     are relative to it.
@@ -133,7 +133,7 @@ def assumed_belief(model: Model, prior: Sequence[Evidence], place: int, max_epoc
 
 
 class _Epochs(NamedTuple):
-    """What is known about the epochs; see `Belief`. `prior_reached`: as `elsewhere` of `edges`."""
+    """The belief about the epochs, as in `Belief`; `prior_reached` is the `elsewhere` of `edges`."""
 
     fit: Fit
     rates: Rates
@@ -144,7 +144,7 @@ class _Epochs(NamedTuple):
 
 
 def _epochs(model: Model, evidence: Sequence[Evidence], prior: Sequence[Evidence]) -> _Epochs:
-    """What is known about the epochs: two hypotheses if there are prior jobs, which tell them or do not."""
+    """Returns the belief about the epochs: a mixture of two hypotheses, that the prior jobs tell them or do not."""
     if not any(each.num_reached or each.num_missed for each in prior):
         return _inferred(model, evidence)
     constants = model.constants

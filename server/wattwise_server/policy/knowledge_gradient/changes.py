@@ -1,4 +1,4 @@
-"""Detects that a job has changed: in the epochs to the target, or in the cost of an epoch.
+"""Detection of changes of a job: in the epochs to the target, or in the cost of an epoch.
 
 For each quantity there are four alternatives to "nothing has changed": values are a little larger or smaller, or far
 larger or smaller. Each has a cumulative sum of the ln of the likelihood ratio of a trial's result, as predicted by the
@@ -44,7 +44,7 @@ _TINY = 1e-12
 
 
 class Prediction(NamedTuple):
-    """What is expected of a trial in one quantity, if nothing has changed.
+    """The prediction of a trial in one quantity, if nothing has changed.
 
     Attributes:
         variance: Of the logarithm in a usual trial, with that of the belief.
@@ -67,7 +67,7 @@ class Prediction(NamedTuple):
 
 
 def with_detection(outlook: Outlook, result: Result, after: Knowledge) -> Knowledge:
-    """The knowledge after a trial, with the detectors updated; without what no longer counts if one of them fired.
+    """Updates the detectors with a trial, and removes what no longer counts if one of them fired.
 
     Args:
         outlook: What was known before the trial.
@@ -144,7 +144,9 @@ def _epoch_cost(belief: Belief, place: int, constants: Constants) -> Prediction:
 
 
 def surprises(error: float, reached: bool, expected: Prediction, constants: Constants) -> tuple[float, ...]:
-    """Ln of the likelihood ratio of each alternative: a little larger, a little smaller, far larger, far smaller.
+    """Returns ln of the likelihood ratio of each alternative.
+
+    The alternatives are: a little larger, a little smaller, far larger, far smaller.
 
     Args:
         error: ln of the result, less what was expected.
@@ -230,7 +232,7 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: in
 
 
 def _factor(spec: JobSpec, clearest: Sequence[Comparison]) -> tuple[float, bool]:
-    """How many times as many epochs the trials of a batch size take now, and whether they take at least as many.
+    """Returns how many times as many epochs the trials of a batch size take, and whether that is a lower limit.
 
     A trial that missed the target before `max_epochs` was stopped: it tells a lower limit.
     """

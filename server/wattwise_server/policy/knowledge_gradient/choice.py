@@ -1,4 +1,4 @@
-"""The choice of one trial."""
+"""The choice of the next trial, and the sentence that explains it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Z_NODES = np.stack([_Z_EPOCHS, _Z_COST], axis=1)
 _Z_WEIGHTS = np.outer(_COST_WEIGHTS, _EPOCHS_WEIGHTS).ravel() / (_EPOCHS_WEIGHTS.sum() * _COST_WEIGHTS.sum())
 
 
-class Tried(NamedTuple):
+class Experiment(NamedTuple):
     """Trials that pay off.
 
     Attributes:
@@ -74,7 +74,7 @@ class Prospects:
 
     @property
     def knowledge(self) -> Knowledge:
-        """What is known."""
+        """The state of the job."""
         return self.outlook.knowledge
 
     @property
@@ -89,24 +89,24 @@ class Prospects:
 
     @cached_property
     def price(self) -> Floats:
-        """What trying a batch size costs: if its trial delivers no model, one of the best known batch size follows."""
+        """The price of trying each batch size: the best known one follows if a trial delivers no model."""
         again = (1 - self.values.delivers) * self.values.model[self.best]
         return np.asarray(self.values.trial + again)
 
     @cached_property
     def deliveries(self) -> float:
-        """How many future deliveries benefit from what is learned now."""
+        """The number of future deliveries that benefit from what is learned now."""
         constants, window = self.constants, self.spec.window_size
         deliveries = constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
         return min(deliveries, constants.windows * window) if window else deliveries
 
     @property
-    def worth(self) -> int:
+    def proposal(self) -> int:
         """The batch size to try, or the best known one if no result is worth what its trial costs."""
-        return self.best if self.tried is None else self.tried.place
+        return self.best if self.experiment is None else self.experiment.place
 
     @cached_property
-    def tried(self) -> Tried | None:
+    def experiment(self) -> Experiment | None:
         """The batch size whose trials pay off, if there is one.
 
         A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
@@ -119,12 +119,12 @@ class Prospects:
         trials = np.repeat([1, self.constants.repeats], [len(self.places), len(again)])
         gains = self._gains(of, trials)
         for several in (trials == 1, trials > 1):
-            if several.any() and (tried := self._paying(of[several], trials[several], gains[several])) is not None:
-                return tried
+            if several.any() and (best := self._best_experiment(of[several], trials[several], gains[several])):
+                return best
         return None
 
-    def _paying(self, of: NDArray[np.int64], trials: NDArray[np.int64], gains: Floats) -> Tried | None:
-        """The batch size of which some trials pay off, the cheap ones first; None if there is none."""
+    def _best_experiment(self, of: NDArray[np.int64], trials: NDArray[np.int64], gains: Floats) -> Experiment | None:
+        """Returns the experiment that pays off, the cheapest first; None if there is none."""
         prices, worth = trials * self.price[of], self.deliveries * gains
         whole = prices - trials * self.price[self.best] - worth
         stays = of == self.best
@@ -132,7 +132,7 @@ class Prospects:
         if not pays.any():
             return None
         index = int(np.argmin(np.where(pays, prices - self.constants.soon * worth, np.inf)))
-        return Tried(int(of[index]), int(trials[index]), float(worth[index]))
+        return Experiment(int(of[index]), int(trials[index]), float(worth[index]))
 
     def _gains(self, of: NDArray[np.int64], trials: NDArray[np.int64]) -> Floats:
         """The expected fall of the least R if some trials (m,) of each batch size (m,) reach the target.
@@ -183,28 +183,28 @@ class Prospects:
         """The batch size of the next trial, and the reason."""
         best, knowledge = self.best, self.knowledge
         if knowledge.luck < self.constants.doubt and len(knowledge.misses) > 1:
-            return self._doubted()
+            return self._after_misses()
         if knowledge.retry:
             return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
         if (why := self._default_due) is not None:
             return self._default, f"{self._beside(self._default)}; {why}"
-        if self.tried is not None and self.tried.place != best:
-            return self.tried.place, self._pays_off(self.tried)
-        if (other := self._insured) is not None:
+        if self.experiment is not None and self.experiment.place != best:
+            return self.experiment.place, self._pays_off(self.experiment)
+        if (other := self._insurance) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
         return best, f"{self._alone(best)}, the least of those tried; no other batch size is worth a trial"
 
-    def planned(self) -> tuple[int, str]:
+    def plan(self) -> tuple[int, str]:
         """The batch size of a launch while the first trial of the default runs, and the reason."""
         default = self.spec.batch_sizes[self.best]
         count = int(self.running[self.best])
         trials = f"{_counted(count, 'trial')} of batch size {default} {'is' if count == 1 else 'are'} running"
         running = f"no trial has reached the target yet, and {trials}"
-        if self.worth == self.best:
+        if self.proposal == self.best:
             return self.best, f"{running}; beside the running trials no other batch size is worth a trial"
-        ratio = float(self.values.model[self.worth] / self.values.model[self.best])
-        size = self.spec.batch_sizes[self.worth]
-        return self.worth, (
+        ratio = float(self.values.model[self.proposal] / self.values.model[self.best])
+        size = self.spec.batch_sizes[self.proposal]
+        return self.proposal, (
             f"{running}; batch size {size} is tried as well: a model is expected to cost {ratio:.2g} times as much "
             f"with {size} as with {default}, and the result may lower the cost of the next {self.deliveries:.0f} "
             "deliveries"
@@ -226,8 +226,8 @@ class Prospects:
             return "the prior jobs were wrong, so the default is tried"
         return "the job has changed, so the default is tried again" if self.knowledge.default_due else None
 
-    def _doubted(self) -> tuple[int, str]:
-        """After misses that are hardly bad luck: the allowed batch size nearest to the default that missed least."""
+    def _after_misses(self) -> tuple[int, str]:
+        """Chooses after misses that are hardly bad luck: the least of them, the nearest to the default."""
         default, misses = self._default, self.knowledge.misses
         place = min(
             map(int, self.places),
@@ -238,7 +238,7 @@ class Prospects:
         return place, f"{seen} in a row missed the target, which is hardly bad luck; this is {which}"
 
     @property
-    def _insured(self) -> int | None:
+    def _insurance(self) -> int | None:
         """A batch size without a trial, once what it costs is a small share of what the trials cost so far.
 
         Without it a second valley behind a hill would never be found. The worse the law fits, the sooner: only then
@@ -255,8 +255,8 @@ class Prospects:
         affordable = self.constants.insurance * self.belief.misfit * self.knowledge.trials / known.sum()
         return int(candidates[extra.argmin()]) if extra.min() < affordable else None
 
-    def _pays_off(self, tried: Tried) -> str:
-        place, trials, worth = tried
+    def _pays_off(self, experiment: Experiment) -> str:
+        place, trials, worth = experiment
         size, best = (self.spec.batch_sizes[each] for each in (place, self.best))
         trying, same, results = "trying it is", "", "its result is"
         if trials > 1:
@@ -279,7 +279,7 @@ class Prospects:
         return f"{self._alone(place)}; batch size {best}, the best known, costs {with_unit(cost)}"
 
 
-def still_hopeful(size: int, running: int, ended: int) -> str:
+def waiting_reason(size: int, running: int, ended: int) -> str:
     """The reason for the batch size that most of the first trials have, while more of them run than have ended."""
     return (
         f"no trial has reached the target yet: {_counted(ended, 'trial')} did not, and {_counted(running, 'trial')} of "
@@ -287,8 +287,8 @@ def still_hopeful(size: int, running: int, ended: int) -> str:
     )
 
 
-def first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
-    """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first.
+def without_success(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
+    """Chooses while nothing has reached the target: the least tried batch size, the nearest to the default.
 
     Those that only missed it in the prior jobs come after the others. Failures count once it has been set aside.
     """

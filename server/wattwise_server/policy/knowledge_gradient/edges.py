@@ -56,7 +56,7 @@ def _without(beyond: Floats, excluded: Floats) -> Floats:
 def edges(
     octaves: Floats, reached: Floats, misses: Floats, constants: Constants, *, elsewhere: Floats | None = None
 ) -> Edges:
-    """What the trials say about the edges.
+    """Returns what the trials say about the edges.
 
     Args:
         octaves: log2 of the batch sizes (n,), ascending.

@@ -1,4 +1,4 @@
-"""What trials have shown: their results, and the sufficient statistics of the trials of each batch size.
+"""The evidence: results of trials, and the sufficient statistics of the trials of each batch size.
 
 These differ from the sums of `domain.Arm`: they are of epochs instead of costs, a trial that reached the target above
 its bound has reached it, and they leave out what no longer counts after a change.
@@ -53,7 +53,7 @@ class Result(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the trials of one batch size have shown.
+    """The sufficient statistics of the trials of one batch size.
 
     Attributes:
         reached, missed: Epochs of the newest trials that reached the target, and of the newest that missed it.
@@ -112,7 +112,7 @@ class Evidence(NamedTuple):
         return self._replace(epoch_cost=before.add(epoch_cost), cost_doubt=0.0)
 
     def with_doubt(self, log_factor: float) -> Evidence:
-        """After the cost of an epoch changed at other batch sizes: here it did, or did not, or something in between."""
+        """Doubts the cost of an epoch after it changed at other batch sizes: it may have changed here, or not."""
         if not self.epoch_cost.count:
             return self
         moved = Moments(1, self.epoch_cost.mean + 0.5 * log_factor, 0.0)
@@ -143,7 +143,7 @@ def with_results(
 
 
 def without_epochs(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """What is left if the epochs are no longer known."""
+    """Returns what is left if the epochs are no longer known."""
     return tuple(Evidence(epoch_cost=known.epoch_cost, cost_doubt=known.cost_doubt) for known in evidence)
 
 
@@ -158,7 +158,7 @@ def with_doubts(evidence: Sequence[Evidence], before: Sequence[Evidence]) -> tup
 
 
 def of_priors(batch_size: int, priors: Sequence[Prior], largest_weight: float) -> Evidence:
-    """What prior jobs tell about the epochs of one batch size, with a weight of a few trials."""
+    """Returns the evidence of prior jobs about the epochs of one batch size, with a weight of a few trials."""
     reached, missed, longest = Moments(), 0, 0.0
     for prior in priors:
         if batch_size in prior.epochs:

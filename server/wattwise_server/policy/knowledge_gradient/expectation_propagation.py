@@ -43,7 +43,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 class Inference(NamedTuple):
-    """What trials say about the epochs.
+    """The belief about the epochs after trials.
 
     Attributes:
         fit: The belief about e.
@@ -129,7 +129,7 @@ def infer(
     *,
     weigh: bool = False,
 ) -> Inference:
-    """What the trials of some sources say about the epochs.
+    """Returns the belief about the epochs after the trials of some sources.
 
     Args:
         mixture: The belief before any trial.
@@ -213,7 +213,7 @@ def _cavity(fit: Fit, trials: _Trials, sites: _Sites) -> LeftOut:
 
 
 class Misses(NamedTuple):
-    """What the misses of batch sizes say if these do not always miss.
+    """The misses of each batch size, if it does not always miss.
 
     Attributes:
         logs: ln of the probability of all misses of a batch size; 0 without misses (n,).
@@ -228,7 +228,7 @@ class Misses(NamedTuple):
 
 
 def no_misses(count: int) -> Misses:
-    """What is known without a miss."""
+    """Returns the values for batch sizes without a miss."""
     none = np.zeros(count)
     return Misses(none, np.zeros(count, bool), none, none)
 

@@ -13,7 +13,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class LeftOut(NamedTuple):
-    """What the other observations say at the place of each one, without its noise: mean and variance (m,)."""
+    """Leave-one-out predictions of the observations, without their noise: mean and variance (m,)."""
 
     mean: Floats
     variance: Floats

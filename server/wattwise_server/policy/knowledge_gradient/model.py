@@ -1,4 +1,4 @@
-"""What the belief of a job starts from: the laws and processes of ln E and ln c at its batch sizes."""
+"""The prior of a job: the laws and processes of ln E and ln c at its batch sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Model:
 
 @lru_cache(maxsize=256)
 def model(batch_sizes: tuple[int, ...], constants: Constants) -> Model:
-    """The model of jobs with these batch sizes, ascending. B and K lie on knots 1.5 octaves apart, L on every other."""
+    """Returns the model of jobs with these batch sizes, ascending.
+
+    B and K lie on knots 1.5 octaves apart, L on every other of the lower half.
+    """
     octaves: Floats = np.log2(batch_sizes)
     knots = np.arange(octaves[0] - 2, octaves[-1] + 2.01, 1.5)
     ratio = 2.0 ** (octaves[:, None] - knots)

@@ -30,7 +30,7 @@ from wattwise_server.policy.cost import cost_bound, relaxation
 from wattwise_server.policy.failures import choosable, counts_as_failure
 from wattwise_server.policy.knowledge_gradient.belief import Belief, assumed_belief, belief
 from wattwise_server.policy.knowledge_gradient.changes import with_detection
-from wattwise_server.policy.knowledge_gradient.choice import Prospects, first, still_hopeful
+from wattwise_server.policy.knowledge_gradient.choice import Prospects, waiting_reason, without_success
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Evidence, Result, of_priors
 from wattwise_server.policy.knowledge_gradient.model import Model, model
@@ -202,11 +202,11 @@ class KnowledgeGradient:
             assumed = assumed_belief(prior, knowledge.prior, start, spec.max_epochs)
             situation = Situation.of(spec, search)
             outlook = self.outlook_type(situation, knowledge, assumed, np.array([start]), self.constants)
-            return Prospects(outlook, places, running, start).planned()
+            return Prospects(outlook, places, running, start).plan()
         converged = any(arm.num_converged for arm in search.arms)
         if self.constants.waves and start in places and running[start] > ended and not converged:
-            return start, still_hopeful(spec.batch_sizes[start], int(running[start]), ended)
-        return first(spec, search, knowledge, places)
+            return start, waiting_reason(spec.batch_sizes[start], int(running[start]), ended)
+        return without_success(spec, search, knowledge, places)
 
     def _with_trial(self, spec: JobSpec, search: Search, state: State, trial: Trial) -> Knowledge:
         """The knowledge with a trial that ran to a decision, changes detected."""
@@ -230,7 +230,7 @@ class KnowledgeGradient:
         return replace(after, retry=trial.number) if _retried(after, trial) else after
 
     def _outlook(self, spec: JobSpec, search: Search, state: State) -> Outlook:
-        """What the search leads to, once a trial has reached the target, whatever is running."""
+        """Returns the value of trials, once a trial has reached the target."""
         situation = Situation.of(spec, search)
         return state.outlook.get((self, situation), lambda: self._new_outlook(situation, state))
 

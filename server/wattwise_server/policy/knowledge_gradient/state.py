@@ -1,4 +1,4 @@
-"""The state of a job: what its trials have shown and what was made of it, as JSON in `Search.notes`."""
+"""The state of a job between two events, as JSON in `Search.notes`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RECENT = 64
 
 
 class Expected(NamedTuple):
-    """What was expected of the logarithm of a usual trial's result: mean, variance, and its degrees of freedom."""
+    """The expected logarithm of a usual trial's result: mean, variance, and the degrees of freedom of the variance."""
 
     mean: float
     variance: float

@@ -1,4 +1,4 @@
-"""When a trial is stopped: at β times the least expected cost, the best batch size once starting again costs less."""
+"""The stopping rule: β times the least expected cost; for the best batch size, where starting again costs less."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LATEST_STOP = 50.0
 
 
 def bounds(outlook: Outlook) -> Mapping[int, float | None]:
-    """The cost in joules at which trials of each batch size are stopped, before any relaxation; None: no bound."""
+    """Returns the cost at which trials of each batch size are stopped, in joules, unrelaxed; None: no bound."""
     sizes = outlook.spec.batch_sizes
     if math.isinf(outlook.limit):
         return dict.fromkeys(sizes)
@@ -27,7 +27,7 @@ def bounds(outlook: Outlook) -> Mapping[int, float | None]:
 
 
 def _restart(outlook: Outlook) -> float | None:
-    """The cost at which a trial of the best batch size is stopped: starting again is expected to cost less.
+    """Returns the cost at which a trial of the best batch size is stopped, because starting again is cheaper.
 
     With S(n) the probability that a trial has not reached the target after n epochs, c the cost of an epoch and m the
     expected cost of a new trial, stopping at N costs f(N) = c·ΣS(n) + S(N)·m, summed over n < N. The N with the least f

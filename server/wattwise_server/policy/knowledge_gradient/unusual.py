@@ -1,4 +1,4 @@
-"""How the trials of one batch size differ: the likelihood of a trial.
+"""The likelihood of a trial: usual and unusual trials of one batch size.
 
 A trial of a batch size with e = E[ln E] is usual with probability 1 − u. Then ln E ~ N(e, s²). Otherwise it reaches the
 target with probability w, with ln E ~ N(e, s² + τ²), or never does. A trial that missed the target after n epochs says
@@ -20,7 +20,7 @@ TINY = 1e-300
 
 
 class Rates(NamedTuple):
-    """How the trials of a job differ.
+    """The rates by which the trials of a job differ.
 
     Attributes:
         noise: s², by batch size (n,).
@@ -34,14 +34,14 @@ class Rates(NamedTuple):
 
 
 def likelihoods(error: Floats, variance: Floats, rates: Rates, spread: float) -> tuple[Floats, Floats]:
-    """The likelihood of the error of each trial that reached the target, if it is usual and if it is unusual."""
+    """Returns the likelihood of each trial that reached the target, if it is usual and if it is unusual."""
     wide, squares = variance + spread, -0.5 * error * error
     usual = (1 - rates.unusual) * np.exp(squares / variance) / np.sqrt(variance) + TINY
     return usual, rates.unusual * rates.reaches * np.exp(squares / wide) / np.sqrt(wide) + TINY
 
 
 def later(late: Floats, variance: Floats, rates: Rates, constants: Constants) -> Floats:
-    """P(E > n) of a trial whose batch size does not always miss the target.
+    """Returns P(E > n) of a trial whose batch size does not always miss the target.
 
     Args:
         late: ln n, less the expected ln E.

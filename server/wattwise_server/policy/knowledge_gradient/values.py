@@ -23,7 +23,7 @@ _MOST_CERTAIN = 0.9999
 
 
 class Reliability(NamedTuple):
-    """How the trials of a batch size end, and whether it may be chosen.
+    """The failures of a batch size, and whether it may be chosen.
 
     The counts are those of `Arm`, whatever the window: the rules for failures need all trials. They are 0 for a batch
     size that does not fit into memory, which says nothing about how often the others crash.
@@ -89,7 +89,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """What a search leads to, whatever is running.
+    """The value of trials in a situation, whatever is running.
 
     Attributes:
         situation, knowledge, belief: The job.
@@ -178,7 +178,7 @@ class Outlook:
 
     @cached_property
     def unlucky_rate(self) -> Floats:
-        """How often trials of a batch size miss the target although they were expected to reach it (n,)."""
+        """The share of trials that miss the target although they were expected to reach it, by batch size (n,)."""
         belief, knowledge, weight = self.belief, self.knowledge, self.constants.model_weight
         counted = belief.unlucky + weight * belief.rates.unusual
         return np.asarray(counted / (knowledge.missed + knowledge.reached + weight))

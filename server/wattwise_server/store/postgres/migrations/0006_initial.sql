@@ -38,7 +38,6 @@ CREATE TABLE jobs (
     exploring bigint,                           -- number of the trial that holds the exploration slot
     min_cost double precision,
     min_cost_batch_size bigint,
-    missed_floor double precision,              -- NULL: nothing has converged
     bound_stops bigint NOT NULL,
     num_trials bigint NOT NULL,
     num_observations bigint NOT NULL,
@@ -83,12 +82,6 @@ CREATE TABLE arms (
     reached_count bigint NOT NULL,
     reached_mean double precision NOT NULL,
     reached_deviation double precision NOT NULL,
-    missed_count bigint NOT NULL,
-    missed_mean double precision NOT NULL,
-    missed_deviation double precision NOT NULL,
-    counted_count bigint NOT NULL,
-    counted_mean double precision NOT NULL,
-    counted_deviation double precision NOT NULL,
     PRIMARY KEY (job_key, batch_size)
 ) WITH (fillfactor = 70);
 

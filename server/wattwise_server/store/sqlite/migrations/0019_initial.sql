@@ -34,7 +34,6 @@ CREATE TABLE jobs (
     exploring INTEGER,                      -- number of the trial that holds the exploration slot
     min_cost REAL,
     min_cost_batch_size INTEGER,
-    missed_floor REAL,                      -- NULL: nothing has converged
     bound_stops INTEGER NOT NULL,
     num_trials INTEGER NOT NULL,
     num_observations INTEGER NOT NULL,
@@ -79,12 +78,6 @@ CREATE TABLE arms (
     reached_count INTEGER NOT NULL,
     reached_mean REAL NOT NULL,
     reached_deviation REAL NOT NULL,
-    missed_count INTEGER NOT NULL,
-    missed_mean REAL NOT NULL,
-    missed_deviation REAL NOT NULL,
-    counted_count INTEGER NOT NULL,
-    counted_mean REAL NOT NULL,
-    counted_deviation REAL NOT NULL,
     PRIMARY KEY (job_key, batch_size)
 ) WITHOUT ROWID;
 
