@@ -32,7 +32,8 @@ class Limits:
             launchers that start trials and never train them. 1,000 is far above what one job needs; 0 means no limit.
         max_epochs_kept: How many of a trial's newest measurements are kept, 1 to 50,000. Decisions do not depend on
             it; ListMeasurements returns no others. 1,000 is enough for charts.
-        max_streams: Open StreamResults and WatchJob calls; a trainer whose stream is refused falls back to unary calls.
+        max_streams: Open calls of StreamResults and of WatchJob, WatchJobs and WatchTrials, for example; a trainer
+            whose stream is refused falls back to unary calls.
             If it is too low, trainers poll; if it is too high, a faulty client can exhaust the memory. 10,000 is usual,
             0 means no limit.
         max_connections: Open connections, those in their TLS handshake included; further ones are closed. Every trainer

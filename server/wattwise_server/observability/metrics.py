@@ -36,7 +36,6 @@ from wattwise_server.observability.events import (
 
 UNKNOWN_METHOD = "unknown"
 
-_STREAMS = ("StreamResults", "WatchJob")
 _ORIGINS = tuple(origin.value.lower() for origin in TrialOrigin)
 _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
 # By what they are labelled. Whatever else is measured, or estimated in part, is "other".
@@ -87,10 +86,6 @@ class Metrics:
         self._messages = Counter(
             "wattwise_stream_messages", "Messages received and sent on streams.", ["method", "direction"], **self._here
         )
-        # Present from the start, at 0: `increase` misses the first message otherwise.
-        for method in _STREAMS:
-            for direction in ("received", "sent"):
-                self._messages.labels(method, direction)
         self._children: dict[tuple[str, str], Counter] = {}
         self._latencies: dict[str, Histogram] = {}
 
@@ -236,7 +231,7 @@ class Metrics:
         self._calls.labels(UNKNOWN_METHOD, "UNIMPLEMENTED").inc()
 
     def message_counter(self, method: str, direction: str) -> Callable[[], None]:
-        """Counts the messages of streams."""
+        """Counts messages of a stream; its series begins at 0, as `increase` would miss the first message otherwise."""
         increment: Callable[[], None] = self._messages.labels(_short(method), direction).inc
         return increment
 

@@ -1,4 +1,4 @@
-"""What every call passes through: parsing, authorization, statuses, notification of listeners, and draining."""
+"""The path of every call: parsing, authorization, statuses, notification of listeners, and draining."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from inspect import isasyncgenfunction
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,7 +17,7 @@ from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDo
 from wattwise_server.observability.call import Call, CallListener, current_call
 from wattwise_server.observability.logs import REFUSED, log_event
 from wattwise_server.rpc.statuses import Details, details_of, details_of_bug
-from wattwise_server.security.authorization import Authorization
+from wattwise_server.security.authorization import Authorization, Caller
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ _DEADLINE_MARGIN_SECONDS = 0.2
 """A client sees its deadline pass this much earlier than the server, which learns of it from the client."""
 
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
-
-_MAKERS = {True: grpc.stream_stream_rpc_method_handler, False: grpc.stream_unary_rpc_method_handler}
 
 _OPEN_STREAMS = 1_000
 """Streams of the health and reflection services."""
@@ -156,11 +155,186 @@ class Messages:
         return self._convert(message)
 
 
-class Methods(grpc.GenericRpcHandler):
-    """The server's methods, each wrapped once in a function that runs a call from its first byte to its status.
+class Shared(NamedTuple):
+    """What all methods of a server share.
 
-    One wrapper does all of it, for the four kinds of methods and for the health and reflection services too. It is
-    applied when a method is added: gRPC's interceptors run again for every call, which costs a call about a tenth.
+    Attributes:
+        listeners: Notified of every call to Wattwise's own services.
+        authorization: Checks tokens; None answers every caller.
+        streams: Limits the streams of the health and reflection services, and is limited by them.
+        open_streams: Limits these streams alone.
+        arrivals: Receives requests.
+        large: Held while a request above the usual size is parsed and answered.
+        drain: Whether the server is shutting down.
+        active: The tasks of the calls to Wattwise's own services.
+    """
+
+    listeners: Sequence[CallListener]
+    authorization: Authorization | None
+    streams: StreamLimit
+    open_streams: StreamLimit
+    arrivals: Arrivals
+    large: asyncio.Lock
+    drain: Drain
+    active: set[asyncio.Task[Any]]
+
+
+class Method:
+    """One method of the server, which runs a call from its first byte to its status.
+
+    One class does all of it, for the four kinds of methods and for the health and reflection services too. gRPC's
+    interceptors would run again for every call, which costs a call about a tenth.
+
+    Args:
+        name: Its full name.
+        handler: What generated code calls.
+        shared: What all methods share.
+    """
+
+    def __init__(self, name: str, handler: Handler, shared: Shared) -> None:
+        typed: Any = handler  # the stubs know the synchronous kinds of handlers only
+        self._name = name
+        self._shared = shared
+        self._ours = name.startswith("/wattwise.")
+        self._reads_stream, self._writes_stream = handler.request_streaming, handler.response_streaming
+        self._streams = self._reads_stream or self._writes_stream
+        self._listeners = shared.listeners if self._ours else ()
+        self._received = self._counters("received")
+        self._parse: Parse = handler.request_deserializer
+        self._serialize = _counted(handler.response_serializer, self._counters("sent"))
+        self._serve = typed.unary_unary or typed.unary_stream or typed.stream_unary or typed.stream_stream
+        self._generates = isasyncgenfunction(self._serve)
+        self._usual = _USUAL_BYTES if self._ours else None
+        if self._streams:
+            self._answer = self._answered if self._ours else self._answered_within_limits
+        else:
+            self._answer = self._answered_in_turn if self._ours else self._answered
+
+    def _counters(self, direction: str) -> Sequence[Callable[[], None]]:
+        """The counters of a stream's messages."""
+        if not self._streams:
+            return ()
+        counters = (each.message_counter(self._name, direction) for each in self._listeners)
+        return [counter for counter in counters if counter is not None]
+
+    def handler(self) -> Handler:
+        """This method as gRPC calls it."""
+        # As if every client sent a stream: gRPC would receive a single request without a limit of calls.
+        make = grpc.stream_stream_rpc_method_handler if self._writes_stream else grpc.stream_unary_rpc_method_handler
+        # gRPC passes the bytes on: an exception of its own deserializer could not be turned into a status.
+        return make(self._run, None, self._serialize)
+
+    async def _run(self, data: Any, context: Context) -> Any:
+        shared, ours = self._shared, self._ours
+        if not self._reads_stream:
+            data = await shared.arrivals.request(context)
+        call = Call(self._name, context, streams=self._streams)
+        current_call.set(call)
+        ended = [listener.call_started(call) for listener in self._listeners]
+        task = _current_task()
+        if ours:
+            shared.active.add(task)
+        try:
+            if ours and shared.drain.begun:
+                raise ShuttingDownError  # noqa: TRY301 - becomes a status below, like every error
+            call.response = await self._answer(call, context, data)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each becomes a status
+            await self._fail(call, context, error)
+        else:
+            call.code = "OK"
+            return call.response
+        finally:
+            # Not before the status of an error is sent: after the last active call the sockets are closed.
+            shared.active.discard(task)
+            for end in ended:
+                end()
+            call.context = None
+
+    async def _fail(self, call: Call, context: Context, error: BaseException) -> NoReturn:
+        """Ends a call with the status of an error."""
+        match error:
+            case ServiceError():
+                await _abort(call, context, details_of(error))
+            case grpc.aio.AbortError():
+                call.code = _code_name(context.code())
+                raise error
+            case asyncio.CancelledError() | grpc.aio.InternalError():
+                # An InternalError is a message that could not be sent, because the call had ended just before.
+                left = context.time_remaining()
+                call.code = "CANCELLED" if left is None or left > _DEADLINE_MARGIN_SECONDS else "DEADLINE_EXCEEDED"
+                raise asyncio.CancelledError from error
+            case NotImplementedError() if not self._ours:
+                # The health service of some versions lacks List.
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have this method")
+        # The caller gets an incident id, the log the traceback.
+        await _abort(call, context, details_of_bug(self._name, error))
+
+    async def _answered_within_limits(self, call: Call, context: Context, data: Any) -> Any:
+        with self._shared.streams.opened(), self._shared.open_streams.opened():
+            return await self._answered(call, context, data)
+
+    async def _answered_in_turn(self, call: Call, context: Context, data: Any) -> Any:
+        """Parses and answers only one request above the usual size at a time."""
+        if data is None or len(data) <= _USUAL_BYTES:
+            return await self._answered(call, context, data)
+        async with self._shared.large:
+            try:
+                return await self._answered(call, context, data)
+            except ServiceError as error:
+                # The frames that it came through hold the request, and the status is not sent yet.
+                raise error.with_traceback(None) from None
+            finally:
+                call.request = None
+
+    async def _answered(self, call: Call, context: Context, data: Any) -> Any:
+        authorization, drain = self._shared.authorization, self._shared.drain
+        if self._reads_stream:
+            caller = authorization.admit(call) if authorization is not None else None
+            request: Any = Messages(context.read, drain, partial(self._next_request, caller))
+        else:
+            for count in self._received:
+                count()
+            most = self._usual if self._streams else None
+            # The log of a refusal names the job, unless the request is large: it may expand to tens of megabytes.
+            if self._usual is None or data is None or len(data) <= self._usual:
+                call.request = self._parsed(data, most)
+            caller = authorization.admit(call) if authorization is not None else None
+            if call.request is None:
+                call.request = self._parsed(data, most)
+            request = call.request
+            if caller is not None:
+                caller.check(request)
+        if not self._generates:
+            return await self._serve(request, context)
+        async with aclosing(self._serve(request, context)) as responses:
+            async for message in Messages(responses.__anext__, drain, partial(_with_token_checked, caller)):
+                await context.write(message)
+        return None
+
+    def _next_request(self, caller: Caller | None, data: bytes) -> Any:
+        """The next request of a stream."""
+        for count in self._received:
+            count()
+        message = self._parsed(data, self._usual)
+        if caller is not None:
+            caller.check_token()
+            caller.check(message)
+        return message
+
+    def _parsed(self, data: Any, most: int | None) -> Any:
+        if data is None:
+            raise InvalidRequestError(Violation("request", "is missing; send one message"))
+        if most is not None and len(data) > most:
+            raise InvalidRequestError(Violation("request", f"has {len(data)} bytes; use at most {most} in a stream"))
+        try:
+            return self._parse(data) if self._parse is not None else data
+        except DecodeError as error:
+            fault = f"cannot be parsed ({error}); send a message of this server's protos"
+            raise InvalidRequestError(Violation("request", fault)) from error
+
+
+class Methods(grpc.GenericRpcHandler):
+    """The server's methods.
 
     Args:
         listeners: Notified of every call to Wattwise's own services.
@@ -174,15 +348,17 @@ class Methods(grpc.GenericRpcHandler):
         authorization: Authorization | None = None,
         streams: StreamLimit | None = None,
     ) -> None:
-        self._listeners = tuple(listeners)
-        self._authorization = authorization
-        self._streams = streams or StreamLimit(0)
-        self._open_streams = StreamLimit(_OPEN_STREAMS)
-        self._arrivals = Arrivals(_UNFINISHED_CALLS)
-        self._large = asyncio.Lock()
-        self._drain = Drain()
-        self._active: set[asyncio.Task[Any]] = set()
-        self._wrapped: dict[str, Handler] = {}
+        self._shared = Shared(
+            listeners=tuple(listeners),
+            authorization=authorization,
+            streams=streams or StreamLimit(0),
+            open_streams=StreamLimit(_OPEN_STREAMS),
+            arrivals=Arrivals(_UNFINISHED_CALLS),
+            large=asyncio.Lock(),
+            drain=Drain(),
+            active=set(),
+        )
+        self._handlers: dict[str, Handler] = {}
 
     @property
     def registry(self) -> grpc.aio.Server:
@@ -196,161 +372,26 @@ class Methods(grpc.GenericRpcHandler):
         """Adds a service's methods."""
         for name, handler in handlers.items():
             method = f"/{service}/{name}"
-            self._wrapped[method] = self._wrap(handler, method)
+            self._handlers[method] = Method(method, handler, self._shared).handler()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """The wrapped method; for an unknown one, a handler that refuses the call."""
+        """The handler of a method; for an unknown one, a handler that refuses the call."""
         method = handler_call_details.method
-        return self._wrapped.get(method) or self._refusing_unknown(method)
+        return self._handlers.get(method) or self._refusing_unknown(method)
 
     def drain(self) -> None:
         """Ends all streams, so that their clients connect to the next server, and refuses new calls."""
-        self._drain.begin()
+        self._shared.drain.begin()
 
     async def finished(self) -> None:
         """Returns when no call is active."""
-        while self._active:
-            await asyncio.wait(self._active)
-
-    def _wrap(self, handler: Handler, method: str) -> Handler:
-        ours = method.startswith("/wattwise.")
-        drain, active, arrivals = self._drain, self._active, self._arrivals
-        streams = handler.request_streaming or handler.response_streaming
-        listeners = self._listeners if ours else ()
-        received, sent = (
-            [counter for each in listeners if (counter := each.message_counter(method, direction))] if streams else []
-            for direction in ("received", "sent")
-        )
-
-        answer = self._answering(handler, received, _USUAL_BYTES if ours else None)
-        if streams and not ours:
-            answer = self._limited(answer)
-
-        async def run(data: Any, context: Context) -> Any:
-            if not handler.request_streaming:
-                data = await arrivals.request(context)
-            call = Call(method, context, streams=streams)
-            current_call.set(call)
-            ended = [listener.call_started(call) for listener in listeners]
-            task = _current_task()
-            if ours:
-                active.add(task)
-            try:
-                if ours and drain.begun:
-                    raise ShuttingDownError  # noqa: TRY301 - becomes a status below, like every error
-                call.response = await answer(call, context, data)
-            except ServiceError as error:
-                await _abort(call, context, details_of(error))
-            except grpc.aio.AbortError:
-                call.code = _code_name(context.code())
-                raise
-            except (asyncio.CancelledError, grpc.aio.InternalError) as error:
-                # An InternalError is a message that could not be sent, because the call had ended just before.
-                left = context.time_remaining()
-                call.code = "CANCELLED" if left is None or left > _DEADLINE_MARGIN_SECONDS else "DEADLINE_EXCEEDED"
-                raise asyncio.CancelledError from error
-            except Exception as error:  # noqa: BLE001 - the caller gets an incident id, the log the traceback
-                if isinstance(error, NotImplementedError) and not ours:
-                    # The health service of some versions lacks List.
-                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have this method")
-                await _abort(call, context, details_of_bug(method, error))
-            else:
-                call.code = "OK"
-                return call.response
-            finally:
-                # Not before the status of an error is sent: after the last active call the sockets are closed.
-                active.discard(task)
-                for end in ended:
-                    end()
-                call.context = None
-
-        # As if every client sent a stream: gRPC would receive a single request without a limit of calls.
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        # gRPC passes the bytes on: an exception of its own deserializer could not be turned into a status.
-        return make(run, None, _counted(handler.response_serializer, sent))
-
-    def _answering(
-        self, handler: Handler, received: Sequence[Callable[[], None]], usual: int | None
-    ) -> Callable[..., Awaitable[Any]]:
-        typed: Any = handler  # the stubs know the synchronous kinds of handlers only
-        serve = typed.unary_unary or typed.unary_stream or typed.stream_unary or typed.stream_stream
-        generates = isasyncgenfunction(serve)
-        parse, authorization, drain = handler.request_deserializer, self._authorization, self._drain
-        streams = handler.request_streaming or handler.response_streaming
-
-        async def answer(call: Call, context: Context, data: Any) -> Any:
-            def parse_next(data: bytes) -> Any:
-                for count in received:
-                    count()
-                message = _parsed(parse, data, usual)
-                if caller is not None:
-                    caller.check_token()
-                    caller.check(message)
-                return message
-
-            def check_token(message: Any) -> Any:
-                if caller is not None:
-                    caller.check_token()
-                return message
-
-            request: Any
-            if handler.request_streaming:
-                caller = authorization.admit(call) if authorization is not None else None
-                request = Messages(context.read, drain, parse_next)
-            else:
-                for count in received:
-                    count()
-                most = usual if streams else None
-                # The log of a refusal names the job, unless the request is large: it may expand to tens of megabytes.
-                if usual is None or data is None or len(data) <= usual:
-                    call.request = _parsed(parse, data, most)
-                caller = authorization.admit(call) if authorization is not None else None
-                if call.request is None:
-                    call.request = _parsed(parse, data, most)
-                request = call.request
-                if caller is not None:
-                    caller.check(request)
-            if not generates:
-                return await serve(request, context)
-            async with aclosing(serve(request, context)) as responses:
-                async for message in Messages(responses.__anext__, drain, check_token):
-                    await context.write(message)
-            return None
-
-        return answer if usual is None or streams else self._in_turn(answer, usual)
-
-    def _in_turn(self, answer: Callable[..., Awaitable[Any]], usual: int) -> Callable[..., Awaitable[Any]]:
-        """Parses and answers only one request above the usual size at a time."""
-
-        async def answer_in_turn(call: Call, context: Context, data: Any) -> Any:
-            if data is None or len(data) <= usual:
-                return await answer(call, context, data)
-            async with self._large:
-                try:
-                    return await answer(call, context, data)
-                except ServiceError as error:
-                    # The frames that it came through hold the request, and the status is not sent yet.
-                    raise error.with_traceback(None) from None
-                finally:
-                    call.request = None
-
-        return answer_in_turn
-
-    def _limited(self, answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def answer_within_limits(call: Call, context: Context, data: Any) -> Any:
-            with self._streams.opened(), self._open_streams.opened():
-                return await answer(call, context, data)
-
-        return answer_within_limits
+        while self._shared.active:
+            await asyncio.wait(self._shared.active)
 
     def _refusing_unknown(self, method: str) -> Handler:
         async def refuse(_requests: Any, context: Context) -> None:
             current_call.set(Call(method, context))
-            for listener in self._listeners:
+            for listener in self._shared.listeners:
                 listener.unknown_method_called()
             message = "unknown method; the server may be older than its client"
             log_event(log, logging.INFO, REFUSED, code="UNIMPLEMENTED", message=message, method=method)
@@ -366,16 +407,11 @@ def _current_task() -> asyncio.Task[Any]:
     return task
 
 
-def _parsed(parse: Parse, data: Any, most: int | None) -> Any:
-    if data is None:
-        raise InvalidRequestError(Violation("request", "is missing; send one message"))
-    if most is not None and len(data) > most:
-        raise InvalidRequestError(Violation("request", f"has {len(data)} bytes; use at most {most} in a stream"))
-    try:
-        return parse(data) if parse is not None else data
-    except DecodeError as error:
-        fault = f"cannot be parsed ({error}); send a message of this server's protos"
-        raise InvalidRequestError(Violation("request", fault)) from error
+def _with_token_checked(caller: Caller | None, message: Any) -> Any:
+    """A response of a stream, if the caller's token is still valid."""
+    if caller is not None:
+        caller.check_token()
+    return message
 
 
 def _counted(serialize: Callable[[Any], bytes] | None, counters: Sequence[Callable[[], None]]) -> Any:

@@ -134,7 +134,7 @@ def _fitting_violations(violations: Sequence[Violation]) -> list[Violation]:
     return kept
 
 
-def details_of_bug(method: str, error: Exception) -> Details:
+def details_of_bug(method: str, error: BaseException) -> Details:
     """The status of any other exception: the log gets the traceback, the caller only an incident id."""
     incident = secrets.token_hex(4)
     named = {"incident": incident, "method": method.rpartition("/")[2]}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from wattwise import Client
-from wattwise_server.app import age_options
 from wattwise_server.config import Config
+from wattwise_server.rpc.listening import age_options
 
 from tests.client.training.script import begun, epochs
 from tests.waiting import wait_until
@@ -36,5 +36,7 @@ def test_trainer_outlives_its_connections(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_age_0_keeps_connections() -> None:
     """With 0 the server has no age for connections, rather than one of nothing."""
-    assert age_options(Config(max_connection_age_seconds=0.0)) == ()
-    assert dict(age_options(Config()))["grpc.max_connection_age_ms"] == 1_800_000
+    usual = Config()
+    assert age_options(0.0, usual.grace_seconds) == ()
+    options = age_options(usual.max_connection_age_seconds, usual.grace_seconds)
+    assert dict(options)["grpc.max_connection_age_ms"] == 1_800_000
