@@ -2,8 +2,7 @@
 
 | type of the field | stored as |
 |---|---|
-| `int`, `bool`, `str` | itself |
-| `float` | itself; NaN as NULL, also for a field that may be None |
+| `int`, `float`, `bool`, `str` | itself; NaN is NULL, unless the field may be None |
 | `datetime` | microseconds since 1970 in UTC |
 | an enum | the name of its value |
 | a tuple or a set of these | JSON |
@@ -229,7 +228,6 @@ _SIMPLE = {
     datetime: ColumnType.INTEGER,
 }
 _CODECS: Mapping[Any, tuple[Callable[[Any], object] | None, Callable[[Any], Any] | None]] = {
-    float: (_finite_or_null, None),
     bool: (None, bool),
     datetime: (to_micros, from_micros),
 }

@@ -75,17 +75,16 @@ _OPENING = ("serve", "migrate", "backup", "restore", "copy", "copy to")
 
 
 @pytest.mark.parametrize("command", _OPENING)
-@pytest.mark.parametrize(("version", "advice"), [(17, "begin with a new file"), (4711, "run a newer Wattwise")])
-def test_files_of_other_versions_are_refused_untouched(tmp_path: Path, command: str, version: int, advice: str) -> None:
-    """A file of a later schema version, or of one from before the first release, is not changed by a single byte."""
+def test_files_of_later_versions_are_refused_untouched(tmp_path: Path, command: str) -> None:
+    """A file of a later schema version is not changed by a single byte."""
     path = tmp_path / "other version.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         migrate(connection, str(path))
-        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("PRAGMA user_version = 4711")
     before = path.read_bytes()
     error = failing(*_words(command, path, tmp_path))
-    assert f"{path} has schema version {version}, " in error
-    assert advice in error
+    assert f"{path} has schema version 4711, " in error
+    assert "run a newer Wattwise" in error
     assert path.read_bytes() == before
 
 

@@ -16,20 +16,15 @@ from wattwise_server.store.sqlite.migrate import migrate, migrations, schema_ver
 NEWEST = max(migrations())
 
 
-@pytest.mark.parametrize("names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql")])
+@pytest.mark.parametrize(
+    "names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql"), ("0002_a.sql",)]
+)
 def test_a_version_that_is_used_twice_or_missing_is_an_error(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Two migrations with one number, or a number without a migration, are found before any file is touched."""
+    """Numbers that are not 1, 2 and so on are found before any file is touched."""
     for name in names:
         (tmp_path / name).write_text("SELECT 1;", encoding="utf-8")
     with pytest.raises(RuntimeError, match=re.escape(", ".join(names))):
         migrations(tmp_path)
-
-
-def test_first_version_may_have_any_number(tmp_path: Path) -> None:
-    """The versions go on from that of the first file."""
-    for name in ("0018_a.sql", "0019_b.sql"):
-        (tmp_path / name).write_text(f"-- {name}", encoding="utf-8")
-    assert migrations(tmp_path) == {18: "-- 0018_a.sql", 19: "-- 0019_b.sql"}
 
 
 def test_later_migration_keeps_the_rows(tmp_path: Path) -> None:
@@ -46,19 +41,6 @@ def test_later_migration_keeps_the_rows(tmp_path: Path) -> None:
         assert connection.execute("SELECT value, more FROM secrets WHERE name = 'extra'").fetchone() == (b"\x07", 4)
         with pytest.raises(StartError, match="run a newer Wattwise"):
             migrate(connection, "w.db")
-
-
-@pytest.mark.parametrize("version", [1, min(migrations()) - 1])
-def test_file_from_before_the_first_release_is_not_touched(tmp_path: Path, version: int) -> None:
-    """It is refused with what to do."""
-    with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
-        migrate(connection, "w.db", {version: "CREATE TABLE jobs (n int);"})
-        before = (tmp_path / "w.db").read_bytes()
-        with pytest.raises(
-            StartError, match=f"w.db has schema version {version}, from before .* begin with a new file"
-        ):
-            migrate(connection, "w.db")
-        assert (tmp_path / "w.db").read_bytes() == before
 
 
 @pytest.mark.parametrize("trace", ["CREATE TABLE other (x)", "PRAGMA user_version = 1"])

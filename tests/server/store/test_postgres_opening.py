@@ -17,7 +17,6 @@ from wattwise_server.errors import StartError
 from wattwise_server.store.open import shown_url
 from wattwise_server.store.postgres.connecting import Connector
 from wattwise_server.store.postgres.migrate import Migration, migrate, migrations
-from wattwise_server.store.postgres.open import migrate_postgres
 from wattwise_server.store.postgres.options import password_source
 
 from tests.client.test_files import SPECIAL
@@ -63,22 +62,6 @@ async def test_migration_that_fails_changes_nothing(postgres_server: PostgresSer
     await connection.close()
 
 
-async def test_schema_from_before_the_first_release_is_refused(
-    postgres_server: PostgresServer, postgres_url: str
-) -> None:
-    """Neither a server nor a migration changes it; the message says to begin with an empty database."""
-    postgres_server.execute(
-        "CREATE TABLE wattwise_schema (version bigint NOT NULL, min_reader_version bigint NOT NULL);"
-        "INSERT INTO wattwise_schema VALUES (4, 1); CREATE TABLE jobs (job_id text)",
-        postgres_url,
-    )
-    assert "schema version 4, from before the first release" in await refusal(postgres_url)
-    with pytest.raises(StartError, match="begin with an empty database"):
-        await migrate_postgres(postgres_url, "it")
-    assert postgres_server.execute("SELECT * FROM wattwise_schema", postgres_url) == [["4", "1"]]
-    assert postgres_server.execute("SELECT to_regclass('arms')", postgres_url) == [[""]]
-
-
 @pytest.mark.parametrize("min_reader", [NEWEST, NEWEST + 1])
 async def test_later_migration_says_who_can_work_with_it(
     postgres_server: PostgresServer, postgres_url: str, min_reader: int
@@ -120,11 +103,15 @@ async def test_owner_migrates_for_a_user_with_fewer_rights(own: PostgresServer) 
     async with open_postgres_store(url):
         pass
     assert "SELECT, INSERT, UPDATE and DELETE" in await refusal(as_clerk)
+    database = url.rpartition("/")[2]
+    own.execute(f"REVOKE TEMPORARY ON DATABASE {database} FROM PUBLIC")
     own.execute(
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk;"
         "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO clerk",
         url,
     )
+    assert "TEMPORARY on the database" in await refusal(as_clerk)
+    own.execute(f"GRANT TEMPORARY ON DATABASE {database} TO clerk")
     async with open_postgres_store(as_clerk) as store:
         async with store.transaction("j") as tx:
             tx.save_job(a_job())

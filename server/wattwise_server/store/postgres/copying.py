@@ -11,7 +11,7 @@ from wattwise_server.errors import StartError
 from wattwise_server.store.copying import BATCH, Rows
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
 from wattwise_server.store.postgres.failures import ERRORS, explain
-from wattwise_server.store.postgres.migrate import check_released, migrate, migrations, read_schema
+from wattwise_server.store.postgres.migrate import migrate, migrations, read_schema
 from wattwise_server.store.postgres.reserving import reserved
 from wattwise_server.store.tables import TABLES
 
@@ -97,7 +97,6 @@ async def open_source(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
         version, newest = (await read_schema(connection)).version, max(migrations())
         if not version:
             raise StartError(f"{shown} is not a database of Wattwise: name the one that is to be copied")
-        check_released(shown, version, migrations())
         if version < newest:
             raise StartError(
                 f"{shown} has schema version {version}, and only {newest} is copied: run `wattwise migrate` first"

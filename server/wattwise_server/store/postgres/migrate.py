@@ -1,8 +1,7 @@
 """The schema's versions: numbered .sql files, applied forward in one transaction.
 
 Servers of two versions run at once during a rollout. So migrations only add, and each says in its first line which
-version of the program can still work with it. The first file creates the schema. Its number is not 1, so that databases
-from before the first release are recognised.
+version of the program can still work with it. The first file creates the schema.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def migrations(folder: Path | None = None) -> dict[int, Migration]:
     where = folder or files("wattwise_server.store.postgres") / "migrations"
     names = sorted(file.name for file in where.iterdir() if file.name.endswith(".sql"))
     versions = [int(name.partition("_")[0]) for name in names]
-    if versions != list(range(versions[0], versions[0] + len(names))):
+    if versions != list(range(1, len(names) + 1)):
         raise RuntimeError(f"migrations are not numbered without gaps: {', '.join(names)}")
     found = {}
     for version, name in zip(versions, names, strict=True):
@@ -77,8 +76,8 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
         steps: The migrations; those of this program by default.
 
     Raises:
-        StartError: the database needs a newer program, is older than the first migration, belongs to another program,
-            has another encoding than UTF-8, or may not be changed; it is unchanged.
+        StartError: the database needs a newer program, belongs to another program, has another encoding than UTF-8, or
+            may not be changed; it is unchanged.
     """
     steps = migrations() if steps is None else steps
     encoding = await connection.fetchval("SHOW server_encoding")
@@ -123,19 +122,6 @@ async def read_schema(connection: Connection) -> Schema:
     return Schema(*row) if row else Schema(0, 0)
 
 
-def check_released(shown: str, version: int, steps: Mapping[int, Migration]) -> None:
-    """Checks that a database with tables of Wattwise is not older than the first migration.
-
-    Raises:
-        StartError: it is.
-    """
-    if 0 < version < min(steps):
-        raise StartError(
-            f"{shown} has schema version {version}, from before the first release of Wattwise, and cannot be migrated: "
-            "begin with an empty database"
-        )
-
-
 async def _check_version(connection: Connection, shown: str, steps: Mapping[int, Migration]) -> Schema:
     found = await read_schema(connection)
     if found.min_reader > max(steps):
@@ -143,5 +129,4 @@ async def _check_version(connection: Connection, shown: str, steps: Mapping[int,
             f"{shown} has schema version {found.version}, which needs a program of version {found.min_reader} or "
             f"newer; this one has {max(steps)}: run a newer Wattwise"
         )
-    check_released(shown, found.version, steps)
     return found

@@ -115,7 +115,7 @@ def _refused(shown: str) -> Iterator[None]:
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartError(
             f"{shown} refuses its user what a server needs ({explain(error)}): grant SELECT, INSERT, UPDATE and DELETE "
-            "on all its tables and USAGE on all its sequences"
+            "on all its tables, USAGE on all its sequences, and TEMPORARY on the database"
         ) from error
     except (*ERRORS, ServiceError) as error:
         raise StartError(f"cannot use {shown} as a database: {explain(error.__cause__ or error)}") from error

@@ -1,6 +1,6 @@
 """The schema's versions: numbered .sql files, applied forward in one transaction; `PRAGMA user_version` counts them.
 
-The first file creates the schema. Its number is not 1, so that files from before the first release are recognised.
+The first file creates the schema.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def migrations(folder: Path | None = None) -> dict[int, str]:
     """Each version's SQL, by ascending version.
 
     Raises:
-        RuntimeError: the files are not numbered without gaps: a number is missing or used twice.
+        RuntimeError: the files are not numbered from 1 without gaps.
     """
     where = folder or files("wattwise_server.store.sqlite") / "migrations"
     names = sorted(file.name for file in where.iterdir() if file.name.endswith(".sql"))
     versions = [int(name.partition("_")[0]) for name in names]
-    if versions != list(range(versions[0], versions[0] + len(names))):
+    if versions != list(range(1, len(names) + 1)):
         raise RuntimeError(f"migrations are not numbered without gaps: {', '.join(names)}")
     return {version: (where / name).read_bytes().decode() for version, name in zip(versions, names, strict=True)}
 
@@ -50,8 +50,7 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
         steps: The migrations; those of this program by default.
 
     Raises:
-        StartError: the file is newer than the program, older than its first migration, or not a Wattwise database; it
-            is unchanged.
+        StartError: the file is newer than the program, or not a Wattwise database; it is unchanged.
     """
     steps = migrations() if steps is None else steps
     current, ours = _identity(connection, path, steps)
@@ -120,11 +119,6 @@ def _identity(connection: sqlite3.Connection, path: str, steps: dict[int, str]) 
         raise StartError(
             f"{path} has schema version {current}, but this program supports versions up to {max(steps)}: "
             "run a newer Wattwise, or name another file"
-        )
-    if ours and current < min(steps):
-        raise StartError(
-            f"{path} has schema version {current}, from before the first release of Wattwise, and cannot be migrated: "
-            "begin with a new file"
         )
     return current, ours
 

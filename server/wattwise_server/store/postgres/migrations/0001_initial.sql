@@ -1,4 +1,4 @@
--- min_reader_version: 6
+-- min_reader_version: 1
 -- Times are microseconds since 1970 in UTC. Names of enums are those of the protos without their prefix.
 -- Flags and JSON are as in SQLite's tables, so that both are read by the same code.
 
