@@ -34,8 +34,8 @@ STUBS := client/python
 TYPESCRIPT_STUBS := client/typescript/src/stubs
 SERVICE_PROTOS = $(shell grep -l '^service ' protos/wattwise/v1/*.proto)
 
-# Two more than there are processors, since tests wait for processes, timeouts and the disk.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Three for each processor, since tests wait for processes, timeouts and the disk.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3)
 
 # Tests start hundreds of Python processes, which would otherwise compile everything again where this variable is set.
 unexport PYTHONDONTWRITEBYTECODE

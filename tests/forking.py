@@ -48,7 +48,7 @@ class ForkedProcess:
         folder: The working directory; by default that of this process.
         stdin: Where the input comes from; by default there is none.
         stdout: Where the output goes; by default a pipe.
-        stderr: Where the log or the errors go.
+        stderr: Where the log or the errors go; by default a pipe.
     """
 
     def __init__(
@@ -58,9 +58,11 @@ class ForkedProcess:
         folder: Path | None = None,
         stdin: int | None = None,
         stdout: int | None = None,
-        stderr: int,
+        stderr: int | None = None,
     ) -> None:
+        self.args = arguments
         self.stdout: TextIO | None = None
+        self.stderr: TextIO | None = None
         self._status, status = os.pipe()
         request = json.dumps([arguments, dict(environment or os.environ), str(folder or Path.cwd())]).encode()
         with ExitStack() as ours:
@@ -71,6 +73,10 @@ class ForkedProcess:
                 output, stdout = os.pipe()
                 ours.callback(os.close, stdout)
                 self.stdout = os.fdopen(output)
+            if stderr is None:
+                errors, stderr = os.pipe()
+                ours.callback(os.close, stderr)
+                self.stderr = os.fdopen(errors)
             with _asking:
                 socket.send_fds(parent(), [request], [stdin, stdout, stderr, status])
                 self.pid = int(parent().recv(64))
@@ -80,7 +86,7 @@ class ForkedProcess:
         """Return the exit status, or None while the process runs."""
         return self._read_status(0)
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Wait for the end; return the exit status."""
         status = self._read_status(timeout)
         if status is None:
@@ -97,6 +103,30 @@ class ForkedProcess:
     def terminate(self) -> None:
         """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+        """Read all output and errors from the pipes, close them, and wait for the end."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        deadline = time.monotonic() + timeout
+        written = {self.stdout: b"", self.stderr: b""}
+        reading = [pipe for pipe in written if not pipe.closed]
+        while reading:
+            ready, _, _ = select.select(reading, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired(list(self.args), timeout)
+            for pipe in ready:
+                part = os.read(pipe.fileno(), 65_536)
+                written[pipe] += part
+                if not part:
+                    pipe.close()
+                    reading.remove(pipe)
+        self.wait(max(0.0, deadline - time.monotonic()))
+        return written[self.stdout].decode(), written[self.stderr].decode()
 
     def _read_status(self, timeout: float) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
@@ -115,7 +145,7 @@ def run(
             *words, environment=environment, folder=folder, stdout=stdout.fileno(), stderr=stderr.fileno()
         )
         try:
-            status = process.wait(60)
+            status = process.wait()
         finally:
             process.send_signal(signal.SIGKILL)
         stdout.seek(0)
@@ -187,6 +217,8 @@ def serve_requests(connection: socket.socket) -> int:
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    # A background process of a shell ignores Ctrl-C, and so would its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - as Python opens them
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - likewise
     return serve.main(arguments[1:]) if arguments[0] == "serve" else main(arguments)

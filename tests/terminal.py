@@ -38,7 +38,7 @@ def on_terminal(
         with contextlib.suppress(OSError):
             while part := terminal.read(4096):
                 written += part
-        return process.wait(60), written.decode().replace("\r\n", "\n")
+        return process.wait(), written.decode().replace("\r\n", "\n")
 
 
 def _started(

@@ -15,7 +15,10 @@ from tests.live_server import LiveServer
 
 @pytest.mark.parametrize(
     "behaviour",
-    [pytest.param(each, id=each.does, marks=[pytest.mark.soak] if each.waits else []) for each in BEHAVIOURS],
+    [
+        pytest.param(each, id=each.does, marks=pytest.mark.soak if each.waits else pytest.mark.thorough)
+        for each in BEHAVIOURS
+    ],
 )
 def test_trainer_survives(server: LiveServer, behaviour: Behaviour) -> None:
     """Whatever the server does, a training ends as it should: with a batch size of its own and a readable message."""

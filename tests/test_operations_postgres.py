@@ -21,6 +21,8 @@ from tests.people import PeopleStub
 from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
 
+pytestmark = pytest.mark.thorough
+
 GUIDE = Path(__file__).parents[1] / "docs/operations.md"
 TITLE = "## From one SQLite server to three on PostgreSQL\n"
 

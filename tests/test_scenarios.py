@@ -196,6 +196,7 @@ def addresses(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPath
         yield [server.address for server in servers]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scenario", scenarios())
 async def test_over_two_servers(scenario: dict[str, Any], addresses: Sequence[str]) -> None:
     """The table holds for two servers on one PostgreSQL, each of which gets every other call."""

@@ -327,6 +327,7 @@ def test_edges_are_answered_as_by_sqlite(server: LiveServer, postgres_url: str, 
                         assert outcome(other, method, sent) == expected, (method.name, sent)
 
 
+@pytest.mark.thorough
 def test_outage_is_logged_once(tmp_path: Path) -> None:
     """However often calls and maintenance fail meanwhile: one failed commit, one loss, and all of it goes on again.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
+import pytest
 import yaml
 from cryptography.x509 import DNSName, SubjectAlternativeName, load_pem_x509_certificate
 from wattwise import Credentials, v1
@@ -18,6 +19,8 @@ from tests.deploy.files import EXAMPLE, commands_for_secrets, compose, container
 from tests.deploy.options import RUN
 from tests.live_server import LiveServer
 from tests.people import PeopleStub
+
+pytestmark = pytest.mark.thorough
 
 
 def host_of(address: str) -> str:

@@ -24,6 +24,8 @@ from tests.deploy.page import seen, showing
 from tests.jobs import job_spec
 from tests.ports import hold_port, port_of
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def secrets(tmp_path: Path, postgres_url: str) -> Path:

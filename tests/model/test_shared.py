@@ -100,6 +100,7 @@ def walk(pair: Pair, calls: Callable[[], Any], leases: list[float], seed: int, s
     return [walker.failure for walker in walkers if walker.failure] + pair.bugs()
 
 
+@pytest.mark.thorough
 def test_a_few_answers_are_the_models(pair: Pair) -> None:
     """Random calls to two servers that are killed now and then get the answers of the contract."""
     failed = walk(pair, pair.calls, [0.0] * 4, SEED, seconds=8)

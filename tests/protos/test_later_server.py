@@ -115,6 +115,7 @@ def test_commands_succeed(
         assert printed(command, address, monkeypatch, capsys)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [FIELDS, VALUES], ids=["fields", "values"])
 def test_page(server: LiveServer, tmp_path: Path, change: Later) -> None:
     """Every page is shown."""

@@ -169,6 +169,7 @@ def test_what_delivers_nothing_is_not_the_best_in_hindsight() -> None:
     assert ledger.delivered.all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["pruning_gts", "knowledge_gradient"])
 @pytest.mark.parametrize("name", ["default-crashes", "all-crash", "memory-limit", "default-out-of-memory"])
 def test_crashes_are_the_same_over_grpc(name: str, policy: Policy, grpc_server: LiveServer) -> None:
@@ -182,6 +183,7 @@ def test_crashes_are_the_same_over_grpc(name: str, policy: Policy, grpc_server: 
     assert any(trial.failure for trial in here.trials)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [0, 8])
 def test_priors_are_the_same_over_grpc(window: int, grpc_server: LiveServer) -> None:
     """After a prior job with misses, overlapping trials of which some crash lead to the same choices and beliefs."""

@@ -67,6 +67,7 @@ def watches(server: WatchedServer) -> float:
     return server.figure("wattwise_open_streams", method="WatchJobs")
 
 
+@pytest.mark.thorough
 def test_pages_load_beside_as_many_streams_as_documented(watched: WatchedServer, tmp_path: Path) -> None:
     """A thousand windows share one watch, and pages are answered beside them; a further stream is refused."""
     with (
@@ -84,6 +85,7 @@ def test_pages_load_beside_as_many_streams_as_documented(watched: WatchedServer,
     wait_until(lambda: watches(watched) == 0)
 
 
+@pytest.mark.thorough
 def test_a_token_cannot_use_up_the_streams(tmp_path: Path) -> None:
     """A session has 50 streams and a token 250, also if all ask at once; another token still gets one."""
     with Guarded(tmp_path) as server:
@@ -283,6 +285,7 @@ async def test_more_connections_than_the_limit_wait(monkeypatch: pytest.MonkeyPa
         assert await asyncio.gather(*silent) == [b""] * 9
 
 
+@pytest.mark.thorough
 def test_a_lack_of_files_is_survived(site: LiveServer, tmp_path: Path) -> None:
     """Without a file for another connection the page waits, logs a few lines, uses no processor, and goes on."""
     with WebPage(site.address, tmp_path / "web.log") as page, page.client() as browser:
@@ -429,6 +432,7 @@ async def test_numbers_are_logged_without_a_further_record() -> None:
     task.cancel()
 
 
+@pytest.mark.thorough
 def test_a_suspended_server_is_left(tmp_path: Path, postgres_url: str) -> None:
     """Of two servers one stops answering: pages come from the other one, and live streams move to it."""
     with contextlib.ExitStack() as stack:

@@ -594,6 +594,7 @@ def test_a_signal_ends_it_although_streams_are_open(tmp_path: Path) -> None:
             assert page.stop() == 0
 
 
+@pytest.mark.thorough
 def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
     """A job of 1,280 trials with 64 batch sizes has at most 600 marks, and its page at most 200 kB."""
     sizes = range(1, 65)
@@ -614,6 +615,7 @@ def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
     assert len(shown.content) <= LARGEST
 
 
+@pytest.mark.thorough
 def test_pages_stay_small_and_ask_little_with_a_thousand_jobs(tmp_path: Path) -> None:
     """With 1,000 jobs and 100,000 trials no answer exceeds 200 kB, and none takes more than 15 calls."""
     with WatchedServer(tmp_path) as live:

@@ -38,6 +38,7 @@ def complete() -> _Walks:
     return {world: trials(world, KnowledgeGradient()) for world in _WORLDS}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [part for part in ablation.PARTS if part != _INSURANCE])
 def test_every_part_has_an_effect(part: str, complete: _Walks) -> None:
     """In one of a few worlds, other trials are run without it, or trials end elsewhere."""

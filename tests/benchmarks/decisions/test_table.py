@@ -90,6 +90,7 @@ def test_every_row_is_there() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_every_synthetic_case_can_be_loaded_and_stationary_ones_do_not_change() -> None:
     """10,000 launches of two seeds: no alarm is right there."""
     for row in rows(NOWHERE):

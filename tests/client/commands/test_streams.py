@@ -143,7 +143,8 @@ def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     if isinstance(parser, Parser) and parser.declare is not None:
         declare, parser.declare = parser.declare, None
         declare(parser)
-    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    # argparse has no public way to a parser's commands.
+    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     below = itertools.chain.from_iterable(action.choices.values() for action in nested)
     return [parser, *itertools.chain.from_iterable(map(_parsers, below))]
 
@@ -155,8 +156,7 @@ def _variables() -> list[tuple[str, str]]:
         parser = Parser()
         entry.load().add_arguments(parser)
         for each in _parsers(parser):
-            helps = " ".join([*(action.help or "" for action in each._actions), each.epilog or ""])
-            found |= {(name, variable) for variable in re.findall(r"\$(WATTWISE_\w+)", helps)}
+            found |= {(name, variable) for variable in re.findall(r"\$(WATTWISE_\w+)", each.format_help())}
     return sorted(found)
 
 

@@ -9,13 +9,14 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+from tests.forking import ForkedProcess
 
 HOUSE = Path(__file__).parents[3]
 PYTHON = sys.executable
 JOB_ID = "test-run"
-# A background process of a shell ignores Ctrl-C, and so would its children.
-_HANDLE_SIGINT = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+Driver: TypeAlias = "subprocess.Popen[str] | ForkedProcess"
 
 JOB: dict[str, Any] = {
     "job_id_prefix": "test",
@@ -68,26 +69,20 @@ class Runs:
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Driver] = field(default_factory=list)
 
-    def start(self, job_file: Path, *options: str) -> subprocess.Popen[str]:
+    def start(self, job_file: Path, *options: str) -> Driver:
         """Starts a driver."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTWISE_") or k == "WATTWISE_SPOOL"}
         environment = kept | self.environment
-        driver = subprocess.Popen(
-            [
-                PYTHON,
-                "-c",
-                f"{_HANDLE_SIGINT}; from wattwise.commands.main import main; sys.exit(main())",
-                "run",
-                str(job_file),
-                *options,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        driver: Driver
+        if all(name.startswith("WATTWISE_") for name in self.environment):
+            driver = ForkedProcess("run", str(job_file), *options, environment=environment)
+        else:
+            # They may be for the dynamic linker or for imports.
+            command = [PYTHON, "-m", "wattwise", "run", str(job_file), *options]
+            pipe = subprocess.PIPE
+            driver = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
         self.started.append(driver)
         return driver
 
@@ -115,10 +110,10 @@ class Runs:
             driver.communicate(timeout=30)
 
 
-def ended(driver: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+def ended(driver: Driver) -> subprocess.CompletedProcess[str]:
     """Waits for a driver's end."""
     out, err = driver.communicate(timeout=60)
-    return subprocess.CompletedProcess(driver.args, driver.returncode, out, err)
+    return subprocess.CompletedProcess(driver.args, driver.wait(), out, err)
 
 
 def alive(pid: int) -> bool:

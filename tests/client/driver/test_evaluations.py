@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -72,12 +73,19 @@ def test_partial_lines(tmp_path: Path) -> None:
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """What is kept of a line does not grow with it, and what is read at once is bounded."""
-    output = Output(tmp_path)
-    for _ in range(3):
-        assert output.read(b"x" * 5_000_000) == []
-        assert len(output.reader._text) < 10_000
-    assert output.reader._offset < 15_000_000
-    assert output.read(" acc: 0.5\n", to_end=True) == [(1, 0.5)]
+    output, parts = Output(tmp_path), [b"x" * 7_000_000] * 3
+    tracemalloc.start()
+    try:
+        for part in parts:
+            assert output.read(part) == []
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 50_000
+    assert most < 2_000_000
+    # The end is not read yet.
+    assert output.read(" acc: 0.5\n") == []
+    assert output.read(to_end=True) == [(1, 0.5)]
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,11 @@ GOOD = '{"metric": 0.95, "epochs": 2}'
 LINKS = {"pipe": "os.mkfifo(path)", "link to a device": "os.symlink('/dev/zero', path)", "folder": "os.mkdir(path)"}
 
 
-@pytest.fixture(autouse=True)
-def used_server(runs: Runs, server: LiveServer) -> LiveServer:
-    """The server of the runs."""
+@pytest.fixture
+def runs(runs: Runs, server: LiveServer) -> Runs:
+    """Runs that use the server."""
     runs.environment["WATTWISE_SERVER"] = server.address
-    return server
+    return runs
 
 
 def job_of(runs: Runs, program: str) -> Path:
@@ -282,7 +282,7 @@ def test_address_of_another_server(tmp_path: Path, content: str | None) -> None:
     """The run's own server is on this machine, whatever the file of its address says."""
     path = tmp_path / "server.address"
     os.mkfifo(path) if content is None else path.write_text(content)
-    assert OwnServer(tmp_path)._written_address() == ""
+    assert OwnServer(tmp_path).written_address() == ""
 
 
 def test_run_without_the_files_of_its_server(runs: Runs) -> None:
@@ -403,7 +403,7 @@ def test_reason_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
 def test_terminal_of_an_output_that_is_no_file(tmp_path: Path, kind: str) -> None:
     """A driver on a terminal shows nothing of what has replaced the output."""
     SPECIAL[kind](tmp_path / "output.log")
-    Board("test-run", 1)._follow(tmp_path / "output.log")
+    Board("test-run", 1).follow(tmp_path / "output.log")
 
 
 def test_long_line_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -411,9 +411,14 @@ def test_long_line_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[s
     board, path = Board("test-run", 1), tmp_path / "output.log"
     path.write_bytes(b"x" * 3_000_000)
     for _ in range(4):
-        board._follow(path)
+        board.follow(path)
     assert len(capsys.readouterr().out.splitlines()) == 2
-    assert board._offset == 2 * 2**20
+    with path.open("ab") as file:
+        file.write(b"y\n")
+    for _ in range(2):
+        board.follow(path)
+    (rest,) = capsys.readouterr().out.splitlines()
+    assert rest.startswith("x")
 
 
 def test_client_file_of_a_client(tmp_path: Path) -> None:
@@ -430,7 +435,7 @@ def test_measurements_beside_a_file_of_the_command(tmp_path: Path, kind: str) ->
     for name in ("measuring.json.new", "ended.json.new"):
         SPECIAL[kind](tmp_path / name)
     LaunchOutcome(RUNNING, 1.0, 100.0, monitor=MonitorKinds(("nvml",))).save(tmp_path)
-    supervisor._write(str(tmp_path / "ended.json"), '{"exit_code": 3, "time_seconds": 1}')
+    supervisor.write(str(tmp_path / "ended.json"), '{"exit_code": 3, "time_seconds": 1}')
     found = saved_outcome(tmp_path, 300.0)
     assert (found is None) == (kind == "folder")
     assert found is None or found.exit_code == 3

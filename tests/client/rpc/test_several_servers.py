@@ -38,6 +38,11 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_down", set())
 
 
+def connection_of(client: Client) -> Connection:
+    """The connection of a client, which shows which server is used."""
+    return client._connection
+
+
 @pytest.fixture
 def prefer(monkeypatch: pytest.MonkeyPatch) -> Prefer:
     """Joins two servers to an address whose clients prefer the first in this process."""
@@ -46,7 +51,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch) -> Prefer:
         address = f"{first},{second}"
         for seed in range(1000):
             monkeypatch.setattr(connection, "_ORDER", seed.to_bytes(8, "big"))
-            if min(servers_of(address), key=connection._preference) == first:
+            if Connection(address, Credentials()).link().server == first:
                 return address
         raise AssertionError("no order has it first")
 
@@ -203,10 +208,10 @@ def test_client_stays_only_for_a_while_with_a_server_without_its_storage(
         _without_database(server)
     with Client(address, retry=False) as client:
         assert _fails(client)
-        assert client._connection.link().server == first.address
+        assert connection_of(client).link().server == first.address
         second.database.with_name("elsewhere.db").rename(second.database)
         wait_until(lambda: not _fails(client))
-        assert client._connection.link().server == second.address
+        assert connection_of(client).link().server == second.address
 
 
 def _without_database(server: LiveServer) -> None:
@@ -255,19 +260,19 @@ def test_server_that_is_back_is_used_though_another_lacks_its_database(
         wait_until(lambda: waiting.done() or len(rounds) > 1)
         dead.start()
         assert waiting.result(60).job.spec.job_id == JOB_ID
-        assert client._connection.link().server == dead.address
+        assert connection_of(client).link().server == dead.address
 
 
 def _rounds(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Fills with an entry whenever a call begins a round of all servers."""
     begun: list[float] = []
-    ask = client._connection.ask
+    ask = connection_of(client).ask
 
     def asked(send: Callable[[connection.Link, float], v1.Job], timeout: float) -> v1.Job:
         begun.append(timeout)
         return ask(send, timeout)
 
-    monkeypatch.setattr(client._connection, "ask", asked)
+    monkeypatch.setattr(connection_of(client), "ask", asked)
     return begun
 
 
@@ -294,7 +299,7 @@ def test_move_of_another_thread_is_no_outage(
     pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A call that fails because another thread has gone to another server is made there, without a warning."""
-    first, second, address = pair
+    first, _, address = pair
     begun = threading.Event()
 
     def get_job(link: connection.Link, seconds: float) -> v1.GetJobResponse:
@@ -305,11 +310,12 @@ def test_move_of_another_thread_is_no_outage(
         client.get_job(JOB_ID)
         os.kill(first.process.pid, signal.SIGSTOP)
         try:
-            link = client._connection.link()
+            link = connection_of(client).link()
             with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(client._connection.ask, get_job, 60)
+                waiting = pool.submit(connection_of(client).ask, get_job, 60)
                 begun.wait(60)
-                client._connection._go_to(link, second.address)
+                while connection_of(client).link() is link:
+                    connection_of(client).spread(link)
                 assert waiting.result(60).job.spec.job_id == JOB_ID
         finally:
             os.kill(first.process.pid, signal.SIGCONT)
@@ -326,7 +332,7 @@ def test_old_connections_spread_the_clients(start: Start, prefer: Prefer, caplog
     used = set()
     with Client(address) as client:
         for _ in client.watch_job(JOB_ID):
-            used.add(client._connection.link().server)
+            used.add(connection_of(client).link().server)
             if len(used) == 2:
                 break
     assert _warnings(caplog) == []
@@ -337,7 +343,7 @@ def test_processes_prefer_different_servers(monkeypatch: pytest.MonkeyPatch) -> 
     address, first = "a:1,b:1,c:1", Counter[str]()
     for seed in range(300):
         monkeypatch.setattr(connection, "_ORDER", seed.to_bytes(8, "big"))
-        (preferred,) = {Connection(address, Credentials())._server for _ in range(3)}
+        (preferred,) = {Connection(address, Credentials()).link().server for _ in range(3)}
         first[preferred] += 1
     assert len(first) == 3
     assert min(first.values()) > 60
@@ -349,10 +355,10 @@ def test_schemes_of_lists(pair: tuple[LiveServer, LiveServer, str], scheme: str)
     *both, address = pair
     with Client(scheme + address) as client:
         client.get_job(JOB_ID)
-        used, other = sorted(both, key=lambda each: not client._connection.link().server.endswith(each.address))
+        used, other = sorted(both, key=lambda each: not connection_of(client).link().server.endswith(each.address))
         used.kill()
         client.get_job(JOB_ID)
-        assert client._connection.link().server.endswith(other.address)
+        assert connection_of(client).link().server.endswith(other.address)
 
 
 def test_list_of_ipv6_addresses(tmp_path: Path) -> None:
@@ -385,7 +391,7 @@ def test_each_certificate_is_for_the_name_in_the_list(
         address = prefer(first, second)
         with Client(address, credentials=authority.believing()) as client:
             assert list(client.list_jobs()) == []
-            assert client._connection.link().server == first
+            assert connection_of(client).link().server == first
     assert _warnings(caplog) == []
     with Client(prefer(wrong[0], right[1]), credentials=authority.believing()) as client:
         assert list(client.list_jobs()) == []

@@ -688,6 +688,7 @@ def _note(output: str, printed: dict[str, int]) -> None:
             printed[request] = int(rest)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_random_kills(server: LiveServer, train: Start) -> None:
     """Ten kills at random moments lose and double nothing."""

@@ -47,6 +47,7 @@ def newest_postgres() -> Iterator[PostgresServer]:
         yield running
 
 
+@pytest.mark.thorough
 class TestTwoPostgresStores(TestPostgresStore):
     """Two stores over one database of the newest PostgreSQL, used in turns."""
 

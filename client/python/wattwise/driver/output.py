@@ -131,10 +131,11 @@ class Board:
         if self._live is None:
             return
         if self._output is not None:
-            self._follow(self._output)
+            self.follow(self._output)
         self._update()
 
-    def _follow(self, output: Path) -> None:
+    def follow(self, output: Path) -> None:
+        """Prints the lines that were added to the command's output."""
         # The command may have deleted or replaced its own log, of which reports are the reader's.
         with suppress(OSError, FileError), open_file(output, "rb", within=output.parent) as file:
             file.seek(self._offset)

@@ -95,10 +95,10 @@ class OwnServer:
 
     def _find_running(self) -> bool:
         """Whether another driver's server answers; a killed one may have left its address."""
-        self._address = self._written_address()
+        self._address = self.written_address()
         return _answers(self._address)
 
-    def _written_address(self) -> str:
+    def written_address(self) -> str:
         """The address that the last server had; empty if it is not known, or not one of this machine."""
         with suppress(FileNotFoundError, FileError):
             address = read_text(self._address_file, SMALL).strip()
@@ -107,7 +107,7 @@ class OwnServer:
 
     def _start(self, lock: int) -> None:
         # Commands that run already know the first address.
-        known = self._address or self._written_address()
+        known = self._address or self.written_address()
         with writing(self._address_file):
             self._address_file.unlink(missing_ok=True)
         try:

@@ -57,7 +57,7 @@ def main(alive: int, grace: float, lock: int, ended: str, command: list[str]) ->
                 signal.signal(number, signal.SIG_IGN)
             _kill_remaining(group)
             if ended and kill_at is None:
-                _write(ended, f'{{"exit_code": {status}, "time_seconds": {seconds}}}')
+                write(ended, f'{{"exit_code": {status}, "time_seconds": {seconds}}}')
             return status
         received = os.read(wakeup, 64) if wakeup in ready else b""
         if kill_at is None and (signal.SIGTERM in received or alive in ready):
@@ -139,7 +139,7 @@ def _kill_remaining(group: int) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
     """Writes a file atomically and durably, unless the disk is full."""
     fresh = f"{path}.new"
     with contextlib.suppress(OSError):
