@@ -29,7 +29,7 @@ from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Know
 from wattwise_server.policy.knowledge_gradient.gaussian_processes import Floats
 from wattwise_server.policy.knowledge_gradient.values import Outlook
 
-from benchmarks.decisions.cases import NOWHERE, Case, Folders, add_options, folders_of
+from benchmarks.decisions.cases import NOWHERE, Folders, add_options, folders_of
 from benchmarks.decisions.figures import ALL, FIRST_40, UNDELIVERED, Figure, Scores
 from benchmarks.decisions.playing import Setup, play_all
 from benchmarks.decisions.rows import REAL, Row, evenly, playable, rows, seeds_of
@@ -237,10 +237,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-_Played = Mapping[str, Mapping[Case, Any]]
-
-
-def _print_parts(chosen: Sequence[Row], scores: _Played) -> None:
+def _print_parts(chosen: Sequence[Row], scores: Mapping[str, Scores]) -> None:
     print("over a column's cases (worst case), over all recurrences and over the first 40.")
     table = Table("without", *(f"*{title}" for row in chosen for title in (row.title, FIRST_40.title)))
     for name, of_name in scores.items():
@@ -250,7 +247,7 @@ def _print_parts(chosen: Sequence[Row], scores: _Played) -> None:
     table.print()
 
 
-def _print_constants(chosen: Sequence[Row], scores: _Played) -> None:
+def _print_constants(chosen: Sequence[Row], scores: Mapping[str, Scores]) -> None:
     print("over a column's cases, over all recurrences; how much more with the low and with the high value, in %.")
     usual = {row.title: _mean(row, scores[_COMPLETE]) for row in chosen}
     table = Table("constant", "usual", _LOW, _HIGH, *(f"*{title}" for title in usual))
@@ -263,7 +260,7 @@ def _print_constants(chosen: Sequence[Row], scores: _Played) -> None:
     table.print()
 
 
-def _mean(row: Row, of_name: Mapping[Case, Any]) -> float:
+def _mean(row: Row, of_name: Scores) -> float:
     return ALL.value({case: of_name[case] for case in row.cases}, {})
 
 

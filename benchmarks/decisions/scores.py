@@ -13,6 +13,7 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import Ledger, play, play_prior
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course, draws
+from wattwise_server.domain import DetectedChange
 from wattwise_server.policy.base import Policy
 
 from benchmarks.decisions.cases import Case
@@ -172,9 +173,9 @@ class _Launches(WithFallback):
 
     def __init__(self, job: InProcess, workload: Workload, policy: Policy, baseline_every: int | None) -> None:
         super().__init__(job, workload)
-        self.changes: list[Any] = []
+        self.changes: list[DetectedChange] = []
         self._job = job
-        self._noticed = getattr(policy, "changes", None)
+        self._policy = policy
         self._every = baseline_every
         self._recurrence = 0
         self._tries = 0
@@ -191,8 +192,7 @@ class _Launches(WithFallback):
         self._tries += 1
         if end.target_reached or self._tries == MAX_TRIES:
             self._recurrence, self._tries = self._recurrence + 1, 0
-        noticed = self._noticed(self._job.search) if self._noticed else ()
-        self.changes += [change for change in noticed if change not in self.changes]
+        self.changes += [each for each in self._policy.changes(self._job.search) if each not in self.changes]
         return end
 
 

@@ -119,7 +119,7 @@ def assumed_belief(model: Model, prior: Sequence[Evidence], place: int, max_epoc
     """
     constants, count = model.constants, len(model.octaves)
     if any(each.num_reached for each in prior):
-        epochs = _inferred(model, prior)
+        epochs = _from_one_source(model, prior)
     else:
         usual = max(1.0, min(constants.usual_epochs, max_epochs / 2))
         noise = constants.epochs_noise**2 + constants.whole_epochs / usual**2
@@ -146,7 +146,7 @@ class _Epochs(NamedTuple):
 def _epochs(model: Model, evidence: Sequence[Evidence], prior: Sequence[Evidence]) -> _Epochs:
     """Returns the belief about the epochs: a mixture of two hypotheses, that the prior jobs tell them or do not."""
     if not any(each.num_reached or each.num_missed for each in prior):
-        return _inferred(model, evidence)
+        return _from_one_source(model, evidence)
     constants = model.constants
     alone, together = (
         infer(model.epochs, model.octaves, sources, constants, weigh=True)
@@ -166,7 +166,7 @@ def _epochs(model: Model, evidence: Sequence[Evidence], prior: Sequence[Evidence
     return _Epochs(fit, likelier.rates, likelier.misses, alone.unlucky, share, reached)
 
 
-def _inferred(model: Model, evidence: Sequence[Evidence]) -> _Epochs:
+def _from_one_source(model: Model, evidence: Sequence[Evidence]) -> _Epochs:
     fit, rates, misses, unlucky, _ = infer(model.epochs, model.octaves, [evidence], model.constants)
     return _Epochs(fit, rates, misses, unlucky, 1.0)
 

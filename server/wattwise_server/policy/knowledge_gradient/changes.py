@@ -88,11 +88,11 @@ def with_detection(outlook: Outlook, result: Result, after: Knowledge) -> Knowle
     found = {
         each: _ratios(result.log_epochs, result.reached, now.epochs, each, epochs, constants) for each in set(usual)
     }
-    epochs_sums = _added(epochs_sums, [found[each] for each in usual], constants)
+    epochs_sums = _with_surprises(epochs_sums, [found[each] for each in usual], constants)
     if result.epoch_cost is not None:
         usual = [_earlier(before, each, now).epoch_cost for each in cost_sums]
         found = {each: _ratios(result.epoch_cost, True, now.epoch_cost, each, cost, constants) for each in set(usual)}
-        cost_sums = _added(cost_sums, [found[each] for each in usual], constants)
+        cost_sums = _with_surprises(cost_sums, [found[each] for each in usual], constants)
     else:
         cost_sums = tuple(each._replace(trials=each.trials + 1) if each.value else each for each in cost_sums)
     trials = recent((*before.recent, now), (*epochs_sums, *cost_sums))
@@ -156,18 +156,18 @@ def surprises(error: float, reached: bool, expected: Prediction, constants: Cons
     """
     never, unusual, variance = expected.never, expected.unusual, expected.variance
 
-    def given(mean: float, more: float) -> float:
+    def component(mean: float, more: float) -> float:
         deviation = math.sqrt(variance + more)
         z = (error - mean) / deviation
         return _density(z, expected.freedom) / deviation if reached else _above(z, expected.freedom)
 
     def likelihood(mean: float) -> float:
-        some = (1 - unusual) * given(mean, 0.0) + unusual * given(0.0, expected.unusual_variance)
+        some = (1 - unusual) * component(mean, 0.0) + unusual * component(0.0, expected.unusual_variance)
         return _with_misses(some, never, reached=reached)
 
     shift = constants.shift * math.sqrt(variance)
     larger, smaller = (
-        _with_misses(given(jump, expected.jump_variance), misses, reached=reached)
+        _with_misses(component(jump, expected.jump_variance), misses, reached=reached)
         for jump, misses in ((expected.jump, max(expected.broken, never)), (-expected.jump, never))
     )
     usual = max(likelihood(0.0), _TINY)
@@ -199,7 +199,7 @@ def _ratios(  # noqa: PLR0917 - the result, what was expected of it, and how
     return surprises(log - now.mean, reached, spread, constants)
 
 
-def _added(sums: Sequence[Cusum], found: Sequence[Sequence[float]], constants: Constants) -> tuple[Cusum, ...]:
+def _with_surprises(sums: Sequence[Cusum], found: Sequence[Sequence[float]], constants: Constants) -> tuple[Cusum, ...]:
     """The sums with the surprises of a trial; each sum has its own."""
 
     def added(before: Cusum, ratio: float) -> Cusum:
@@ -228,7 +228,7 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: in
     change = DetectedChange(
         ChangedQuantity.EPOCHS, min(numbers), _size(spec, clearest), *_factor(spec, clearest), number
     )
-    return _recorded(changed, change)
+    return _with_change(changed, change)
 
 
 def _factor(spec: JobSpec, clearest: Sequence[Comparison]) -> tuple[float, bool]:
@@ -267,7 +267,7 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int
     if abs(log_factor) < constants.cost_least:
         return _trimmed(changed)
     factor = math.exp(log_factor)
-    return _recorded(
+    return _with_change(
         changed, DetectedChange(ChangedQuantity.EPOCH_COST, min(numbers), _size(spec, clearest), factor, False, number)
     )
 
@@ -282,7 +282,7 @@ def _size(spec: JobSpec, clearest: Sequence[Comparison]) -> int:
     return spec.batch_sizes[clearest[0].result.place]
 
 
-def _recorded(knowledge: Knowledge, change: DetectedChange) -> Knowledge:
+def _with_change(knowledge: Knowledge, change: DetectedChange) -> Knowledge:
     """The knowledge with a change, in place of an earlier one of the same quantity."""
     others = tuple(each for each in knowledge.changes if each.quantity is not change.quantity)
     news = tuple(dict.fromkeys((*knowledge.news, change.quantity)))
