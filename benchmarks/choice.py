@@ -16,7 +16,8 @@ from statistics import median
 
 import numpy as np
 from wattwise_server.domain import EndReason, GpuGroup, JobSpec, Measurement, Search, Trial, TrialOrigin, TrialStatus
-from wattwise_server.policy.base import Choice, Decided, Dispatched
+from wattwise_server.events import TrialDecided, TrialDispatched
+from wattwise_server.policy.base import Choice
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import judge
@@ -60,7 +61,7 @@ def _launches(count: int) -> Iterator[tuple[float, Search]]:
         started = time.perf_counter()
         size = _choose(search).batch_size
         trial = Trial("bench", number, size, TrialOrigin.SEARCH, None, _TIME, str(number))
-        search = observe(_POLICY, _SPEC, search, Dispatched(trial))
+        search = observe(_POLICY, _SPEC, search, TrialDispatched(trial))
         verdict = judge(_SPEC, _POLICY.bound(_SPEC, search, size), _last(number, size))
         ended = trial._replace(
             status=TrialStatus.DECIDED,
@@ -70,7 +71,7 @@ def _launches(count: int) -> Iterator[tuple[float, Search]]:
             converged=verdict.converged,
             target_reached=verdict.target_reached,
         )
-        search = observe(_POLICY, _SPEC, search, Decided(ended))
+        search = observe(_POLICY, _SPEC, search, TrialDecided(ended))
         yield time.perf_counter() - started, search
 
 

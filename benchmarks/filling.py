@@ -13,7 +13,7 @@ from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.training import Training
 
 from benchmarks import jobs
 
@@ -51,7 +51,7 @@ def fill(path: Path, count: int, *, deep: int = 0, batch_sizes: Sequence[int] = 
 async def _seed(path: Path, ids: list[str], batch_sizes: Sequence[int], running: int) -> None:
     clock = steady_clock()
     async with open_store(f"sqlite:///{path}", clock) as store:
-        optimizer = Optimizer(store, clock)
+        optimizer = Training(store)
         for each in ids:
             spec = jobs.job_spec(job_id=each, batch_sizes=batch_sizes, num_pruning_rounds=1)
             await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))

@@ -20,7 +20,7 @@ from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.training import Training
 
 from benchmarks import jobs
 
@@ -42,7 +42,7 @@ async def _measure(*, profile: bool) -> None:
     clock = steady_clock()
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
         async with open_store(f"sqlite:///{folder}/in_process.db", clock) as store:
-            optimizer = Optimizer(store, clock)
+            optimizer = Training(store)
             sources = [jobs.reports(await _trial(optimizer)) for _ in range(_CALLERS)]
             await _round(optimizer, sources)
             rounds = [await _round(optimizer, sources) for _ in range(_ROUNDS)]
@@ -55,13 +55,13 @@ async def _measure(*, profile: bool) -> None:
                 pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
 
 
-async def _trial(optimizer: Optimizer) -> v1.Trial:
+async def _trial(optimizer: Training) -> v1.Trial:
     job, _ = await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
     trial = await optimizer.next_trial(job.spec.job_id, new_id())
     return answers.trial(trial)
 
 
-async def _round(optimizer: Optimizer, sources: list[jobs.Reports]) -> tuple[float, float, float]:
+async def _round(optimizer: Training, sources: list[jobs.Reports]) -> tuple[float, float, float]:
     """Microseconds per report: elapsed, and CPU time of this thread and of all threads."""
 
     async def caller(source: jobs.Reports) -> None:

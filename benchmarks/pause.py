@@ -15,7 +15,7 @@ from wattwise_server.domain import EndReason
 from wattwise_server.rpc import answers, requests
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.training import Training
 
 from benchmarks import jobs
 
@@ -31,7 +31,7 @@ def measure(folder: Path) -> float:
 async def _measure(database: Path) -> float:
     clock = steady_clock()
     async with open_store(f"sqlite:///{database}", clock) as store:
-        optimizer = Optimizer(store, clock, Limits(max_running_trials=0))
+        optimizer = Training(store, Limits(max_running_trials=0))
         # A policy that tries both batch sizes from the start. Trials of the best known one are not stopped.
         spec = jobs.job_spec(batch_sizes=[32, 64], policy="gts")
         await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
@@ -58,7 +58,7 @@ async def _measure(database: Path) -> float:
         return max(pauses)
 
 
-async def _next(optimizer: Optimizer, job_id: str) -> v1.Trial:
+async def _next(optimizer: Training, job_id: str) -> v1.Trial:
     trial = await optimizer.next_trial(job_id, new_id())
     return answers.trial(trial)
 

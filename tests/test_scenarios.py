@@ -27,9 +27,9 @@ from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 from wattwise_server.usecases.statistics import Statistics
+from wattwise_server.usecases.training import Training
 
 from tests.conformance.refusal import Refused, refusal_of
 from tests.conformance.replay import Replay
@@ -50,14 +50,12 @@ class InProcess:
     """Calls the service without gRPC."""
 
     def __init__(self, store: Store) -> None:
-        clock, streams = steady_clock(), StreamLimit(0)
-        self.optimizer = Optimizer(store, clock)
-        self.trainers = BatchSizeOptimizerService(
-            self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
-        )
-        administration, statistics = Administration(store, clock), Statistics(store, Factors())
+        streams = StreamLimit(0)
+        self.optimizer = Training(store)
+        self.trainers = BatchSizeOptimizerService(self.optimizer, Importer(store), PowerLimitProfiler(store), streams)
+        administration, statistics = Administration(store), Statistics(store, Factors())
         self.reader = JobReaderService(administration, statistics, streams, PageTokens(b""))
-        self.control = JobControlService(administration, Control(store, clock))
+        self.control = JobControlService(administration, Control(store))
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.reader, self.control) if method in type(s).__dict__)

@@ -24,7 +24,7 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import Table, counted
 from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.base import Choice, Exhausted, Policy
-from wattwise_server.policy.cost import cost_bound
+from wattwise_server.policy.bounds import cost_bound
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation, KnowledgeGradient
 from wattwise_server.policy.knowledge_gradient.gaussian_processes import Floats
 from wattwise_server.policy.knowledge_gradient.values import Outlook

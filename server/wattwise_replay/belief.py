@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wattwise_server.cost import unit_of
 from wattwise_server.policy.base import ArmBelief, Choice
-from wattwise_server.policy.cost import unit_of
 
 from wattwise_replay.engines import WithFallback, to_the_end
 from wattwise_replay.in_process import InProcess

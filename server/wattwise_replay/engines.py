@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
+from wattwise_server.cost import weighed
 from wattwise_server.domain import EndReason
-from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.errors import ExhaustedError
 from wattwise_replay.workload import Workload

@@ -13,17 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 from wattwise_server.domain import DetectedChange, JobSpec, Search
-from wattwise_server.policy.base import (
-    ArmBelief,
-    Banned,
-    Choice,
-    Event,
-    Exhausted,
-    Policy,
-    Prior,
-    Readmitted,
-    Unbanned,
-)
+from wattwise_server.events import SearchEvent, SearchEventOfBatchSize
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy, Prior
 
 from wattwise_replay.errors import ReplayError
 
@@ -77,7 +68,7 @@ class Guarded:
             lambda: _choice(spec, self._policy.next(spec, search, trial_number, rng)),
         )
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
         """The state after an event."""
         return self._called(
             lambda: f"observe for {_named(event)}",
@@ -167,9 +158,9 @@ def _shown(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
-def _named(event: Event) -> str:
+def _named(event: SearchEvent) -> str:
     """An event's kind, and what it is about."""
     kind = type(event).__name__
-    if isinstance(event, Banned | Unbanned | Readmitted):
+    if isinstance(event, SearchEventOfBatchSize):
         return f"{kind} of batch size {event.batch_size}"
     return f"{kind} of trial {event.trial.number}"

@@ -8,20 +8,11 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
+from wattwise_server.cost import cost
 from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import (
-    ArmBelief,
-    Choice,
-    Decided,
-    Dispatched,
-    Event,
-    Exhausted,
-    Failed,
-    Policy,
-    Reported,
-)
-from wattwise_server.policy.cost import cost
+from wattwise_server.events import EpochReported, SearchEvent, TrialDecided, TrialDispatched, ended
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy
 from wattwise_server.policy.history import observe, prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
@@ -108,7 +99,7 @@ class InProcess:
         trial = Trial(
             self._spec.job_id, number, choice.batch_size, choice.origin, choice.policy_role, _TIME, str(number)
         )
-        self._observe(Dispatched(trial))
+        self._observe(TrialDispatched(trial))
         self._running[number] = trial
         self._number = number
         return Dispatch(number, choice.batch_size)
@@ -116,15 +107,15 @@ class InProcess:
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Skips to the epoch that decides the trial, or to its crash."""
         last = self._last(trial, epochs)
-        ended = self._running.pop(trial.number)
+        played = self._running.pop(trial.number)
         if last is not None:
             measured, verdict = last
             price, bound = verdict.cost, verdict.bound
             reached = verdict.target_reached
-            ended = ended._replace(last=measured, cost=price, cost_bound=bound, target_reached=reached)
+            played = played._replace(last=measured, cost=price, cost_bound=bound, target_reached=reached)
             if verdict.end_reason is not None:
-                return self._decided(ended, verdict)
-        return self._failed(ended, epochs.crash)
+                return self._decided(played, verdict)
+        return self._failed(played, epochs.crash)
 
     def _decided(self, trial: Trial, verdict: Verdict) -> TrialEnd:
         self._observations += 1
@@ -134,7 +125,7 @@ class InProcess:
             converged=verdict.converged,
             observation=self._observations,
         )
-        self._observe(Decided(done))
+        self._observe(TrialDecided(done))
         self.ended.append(done)
         return TrialEnd(done.last.epoch if done.last else 0, verdict.target_reached)
 
@@ -142,7 +133,7 @@ class InProcess:
         if crash is None:
             raise AssertionError("the last epoch ends every trial that does not crash")
         failed = trial._replace(status=undecided(crash.reason), end_reason=crash.reason)
-        self._observe(Failed(failed))
+        self._observe(ended(failed))
         return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
 
     def _last(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict] | None:
@@ -157,7 +148,7 @@ class InProcess:
         for epoch in count(1 if watches else int(min(self._first_that_may_end(trial, epochs), until))):
             measured = measurement(epochs, epoch, self._spec.target_metric)
             if watches:
-                self._observe(Reported(self._running[trial.number]._replace(last=measured)))
+                self._observe(EpochReported(self._running[trial.number]._replace(last=measured), self._spec))
             verdict = judge(self._spec, self._bound_of(trial), measured)
             if verdict.end_reason is not None or epoch == until:
                 return measured, verdict
@@ -168,7 +159,7 @@ class InProcess:
         requested = self._running[trial.number].origin is TrialOrigin.REQUESTED
         return None if requested else self.bound(trial.batch_size)
 
-    def _observe(self, event: Event) -> None:
+    def _observe(self, event: SearchEvent) -> None:
         self._search = observe(self._policy, self._spec, self._search, event)
 
     def _first_that_may_end(self, trial: Dispatch, epochs: TrialCourse) -> int:

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from wattwise_server.cost import weighed
 from wattwise_server.domain import EndReason
-from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ExhaustedError

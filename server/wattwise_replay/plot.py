@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from wattwise_server.policy.cost import unit_of
+from wattwise_server.cost import unit_of
 
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, HINDSIGHT, Comparison
 from wattwise_replay.errors import ReplayError

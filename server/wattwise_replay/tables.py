@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from wattwise.commands.columns import Column, drawn, print_text, terminal_width, width_of
-from wattwise_server.policy.cost import unit_of, with_unit
+from wattwise_server.cost import unit_of, with_unit
 
 from wattwise_replay.belief import Snapshot
 from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from wattwise import GpuGroup, JobSpec
 from wattwise.spec import POLICIES, Policy
+from wattwise_server.cost import weighed
 from wattwise_server.domain import EndReason
-from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.errors import ReplayError
 

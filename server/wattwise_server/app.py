@@ -15,8 +15,8 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
 from wattwise_server.maintenance import ConnectionWatch, repeating
-from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event
+from wattwise_server.observability.observers import Observer
 from wattwise_server.observability.telemetry import telemetry
 from wattwise_server.process import raise_file_limit, share_heap, signalled
 from wattwise_server.rpc.calls import Methods, StreamLimit
@@ -35,9 +35,9 @@ from wattwise_server.store.open import is_shared, open_store, shown_url
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 from wattwise_server.usecases.statistics import Statistics
+from wattwise_server.usecases.training import Training
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             guard.rereading(hangup),
         ):
             clock = store.clock
-            optimizer = Optimizer(store, clock, config.limits, watch.observer)
-            importer = Importer(store, clock, config.limits, watch.observer)
-            administration = Administration(store, clock, watch.observer)
-            power_limits = PowerLimitProfiler(store, clock, watch.observer)
+            optimizer = Training(store, config.limits)
+            importer = Importer(store, config.limits)
+            administration = Administration(store)
+            power_limits = PowerLimitProfiler(store)
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            control, tokens = Control(store, clock, watch.observer), PageTokens(store.page_token_key)
+            control, tokens = Control(store), PageTokens(store.page_token_key)
             statistics = Statistics(store, config.factors)
             reader = JobReaderService(administration, statistics, streams, tokens)
             v1.add_JobReaderServicer_to_server(reader, methods.registry)

@@ -19,8 +19,8 @@ from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial
 from wattwise_server.usecases.administration import Administration
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.training import Training
 
 from tests.faults.ledger import JobBook, Ledger, TrialBook
 
@@ -140,7 +140,7 @@ async def _replay(database: Path, ledger: Ledger) -> int:
     with tempfile.TemporaryDirectory() as folder:
         original = await _jobs(f"sqlite:///{_copy(database, Path(folder))}", replay, job_ids)
         async with open_store(f"sqlite:///{folder}/replay.db", replay.clock) as store:
-            optimizer, administration = Optimizer(store, replay.clock), Administration(store, replay.clock)
+            optimizer, administration = Training(store), Administration(store)
             for job_id in job_ids:
                 book = ledger.jobs[job_id]
                 await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=book.spec)))
@@ -171,7 +171,7 @@ def _copy(database: Path, folder: Path) -> Path:
 async def _jobs(url: str, replay: _Replay, job_ids: list[str]) -> dict[str, Job]:
     """The jobs as a server reads them from the file."""
     async with open_store(url, replay.clock) as store:
-        administration = Administration(store, replay.clock)
+        administration = Administration(store)
         return {job_id: await administration.job(job_id) for job_id in job_ids}
 
 
@@ -180,7 +180,7 @@ def _timeless(trial: Trial) -> str:
     return str(trial._replace(end_time=None))
 
 
-async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept) -> int:
+async def _play(optimizer: Training, replay: _Replay, book: JobBook, kept: Kept) -> int:
     """The calls that changed the job, in the order of their commits."""
     trials, measured = kept
     shifts = _shifts(trials.values())

@@ -15,8 +15,9 @@ from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import DetectedChange, GpuGroup, JobSpec, Search
+from wattwise_server.events import SearchEvent, TrialDecided
 from wattwise_server.policy import gts, registry, thompson
-from wattwise_server.policy.base import ArmBelief, Choice, Decided, Event, Exhausted, Prior
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.knowledge_gradient import policy
 
@@ -40,9 +41,9 @@ class Faulty(Gts):
         choice = super().next(spec, search, trial_number, rng)
         return self._faulty("next", choice) if trial_number == 2 else choice
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
         after = super().observe(spec, search, event)
-        return self._faulty("observe", after) if isinstance(event, Decided) else after
+        return self._faulty("observe", after) if isinstance(event, TrialDecided) else after
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         return self._faulty("bound", super().bound(spec, search, batch_size))
@@ -69,8 +70,8 @@ class Faulty(Gts):
         ("next", ZeroDivisionError("no arms"), "next for trial 2: ZeroDivisionError: no arms"),
         ("next", 8, "next for trial 2: TypeError: returned 8"),
         ("next", Choice(7, "why"), "next for trial 2: ValueError: chose batch size 7"),
-        ("observe", ValueError("odd"), "observe for Decided of trial 1: ValueError: odd"),
-        ("observe", None, "observe for Decided of trial 1: TypeError: returned None"),
+        ("observe", ValueError("odd"), "observe for TrialDecided of trial 1: ValueError: odd"),
+        ("observe", None, "observe for TrialDecided of trial 1: TypeError: returned None"),
         ("bound", KeyError("arms"), "bound for batch size 8: KeyError: 'arms'"),
         ("bound", "100", "bound for batch size 8: TypeError: returned '100', which is neither a cost nor None"),
         ("bound", math.nan, "bound for batch size 8: TypeError: returned nan, which is neither a cost nor None"),

@@ -16,8 +16,8 @@ from wattwise_server.store.sqlite.connection import Group
 from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.job_spec import JobDraft
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.training import Training
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -30,15 +30,15 @@ class Site:
         self.now = BEGIN
         self._limits = Limits(**limits)
         self._opened = AsyncExitStack()
-        self.optimizer: Optimizer
+        self.optimizer: Training
         self.administration: Administration
 
     async def open(self) -> None:
         """Opens the file, after closing it if it is open."""
         await self._opened.aclose()
         self.store = await self._opened.enter_async_context(open_sqlite(f"sqlite:///{self.file}", lambda: self.now))
-        self.optimizer = Optimizer(self.store, lambda: self.now, self._limits)
-        self.administration = Administration(self.store, lambda: self.now)
+        self.optimizer = Training(self.store, self._limits)
+        self.administration = Administration(self.store)
 
     async def close(self) -> None:
         """Closes the file."""

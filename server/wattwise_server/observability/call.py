@@ -122,6 +122,12 @@ current_trace: ContextVar[str] = ContextVar("current_trace", default="")
 """Hexadecimal id of the call's trace; empty without tracing."""
 
 
+def caller_token() -> str:
+    """Id of the token of the running call; empty if there is none."""
+    call = current_call.get()
+    return call.token_id if call is not None else ""
+
+
 def subject(message: Any) -> Subject:
     """The job and the trial that a request or a response names."""
     descriptor = getattr(message, "DESCRIPTOR", None)

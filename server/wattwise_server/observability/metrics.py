@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -19,34 +20,12 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import ChangedQuantity, EndReason, EnergyQuality, MonitorKinds, Trial, TrialOrigin
+from wattwise_server.events import EVENTS, Event
 from wattwise_server.observability.call import Call
-from wattwise_server.observability.events import (
-    ChangeDetected,
-    EpochReported,
-    Event,
-    JobDeleted,
-    JobRegistered,
-    Notification,
-    TrialDispatched,
-    TrialEnded,
-    TrialImported,
-    TrialRevived,
-)
+from wattwise_server.observability.observers import Notification
 
 UNKNOWN_METHOD = "unknown"
 
-_ORIGINS = tuple(origin.value.lower() for origin in TrialOrigin)
-_GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
-# By what they are labelled. Whatever else is measured, or estimated in part, is "other".
-_MONITORS = {
-    MonitorKinds(): "unknown",
-    MonitorKinds(("estimate",), EnergyQuality.ESTIMATED): "estimate",
-    **{MonitorKinds((kind,)): kind for kind in (*_GPUS, "rapl", "zeus", "custom")},
-    **{MonitorKinds((kind, "rapl")): f"{kind}+rapl" for kind in _GPUS},
-    **{MonitorKinds(("rapl", kind)): f"{kind}+rapl" for kind in _GPUS},
-}
-_OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -65,7 +44,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._of_calls()
-        self._of_trials()
+        self._of_events()
         self._of_storage()
         ProcessCollector(registry=self.registry)
         build = Info("wattwise_build", "Version of the server and of what it runs on.", registry=self.registry)
@@ -89,42 +68,15 @@ class Metrics:
         self._children: dict[tuple[str, str], Counter] = {}
         self._latencies: dict[str, Histogram] = {}
 
-    def _of_trials(self) -> None:
+    def _of_events(self) -> None:
         self._jobs = Gauge("wattwise_jobs", "Jobs in the database.", **self._here)
-        self._registered = Counter("wattwise_jobs_registered", "Jobs created.", **self._here)
-        self._deleted = Counter("wattwise_jobs_deleted", "Jobs deleted.", **self._here)
         self._running = Gauge("wattwise_running_trials", "Running trials.", **self._here)
-        self._dispatched = Counter(
-            "wattwise_trials_dispatched", "Trials dispatched or imported, by origin.", ["origin"], **self._here
-        )
-        self._ended = Counter(
-            "wattwise_trials_ended",
-            "Trials that ended, by origin and reason; lost ones may be revived.",
-            ["origin", "reason"],
-            **self._here,
-        )
-        self._lost = Counter("wattwise_leases_lost", "Trials whose lease expired.", **self._here)
-        self._revived = Counter(
-            "wattwise_trials_revived", "Lost or preempted trials that were continued.", **self._here
-        )
-        text = "Changes of a job's behaviour that its policy detected, by quantity."
-        self._changes = Counter("wattwise_changes_detected", text, ["quantity"], **self._here)
-        totals = [
-            ("training_seconds", "Training time reported by trials."),
-            ("cost_joules", "Cost reported by trials, with the eta_knob of each job."),
-        ]
-        time, costs = (Counter(f"wattwise_{name}", text, ["origin"], **self._here) for name, text in totals)
-        self._spent = {origin: (time.labels(origin), costs.labels(origin)) for origin in _ORIGINS}
-        labels = {*_MONITORS.values(), _OTHER}
-        text = "Energy reported by trials, by kind of monitor."
-        energy = Counter("wattwise_energy_joules", text, ["origin", "monitor"], **self._here)
-        self._energy = {(origin, label): energy.labels(origin, label) for origin in _ORIGINS for label in labels}
-        for quantity in ChangedQuantity:
-            self._changes.labels(quantity.value.lower())
-        for origin in _ORIGINS:
-            self._dispatched.labels(origin)
-            for reason in EndReason:
-                self._ended.labels(origin, reason.value.lower())
+        self._tallies: dict[tuple[str, tuple[str, ...]], Counter] = {}
+        tallies = {tally.name: tally for event in EVENTS.values() for tally in event.tallies}
+        for name, text, labels in tallies.values():
+            counter = Counter(name, text, list(labels), **self._here)
+            for values in product(*labels.values()):
+                self._tallies[name, values] = counter.labels(*values) if values else counter
 
     def _of_storage(self) -> None:
         self._commits = Histogram(
@@ -153,39 +105,12 @@ class Metrics:
         return partial(self._count, event)
 
     def _count(self, event: Event) -> None:
-        match event:
-            case EpochReported(trial):
-                self._count_epoch(trial, event)
-            case TrialDispatched(trial) | TrialImported(trial):
-                self._dispatched.labels(_origin(trial)).inc()
-                self._running.inc()
-            case TrialEnded(trial):
-                self._count_end(trial)
-            case TrialRevived():
-                self._revived.inc()
-                self._running.inc()
-            case ChangeDetected(change=change):
-                self._changes.labels(change.quantity.value.lower()).inc()
-            case JobRegistered():
-                self._registered.inc()
-                self._jobs.inc()
-            case JobDeleted():
-                self._deleted.inc()
-                self._jobs.dec()
-
-    def _count_epoch(self, trial: Trial, epoch: EpochReported) -> None:
-        origin = _origin(trial)
-        time, costs = self._spent[origin]
-        self._energy[origin, _MONITORS.get(trial.monitor, _OTHER)].inc(epoch.energy_joules)
-        time.inc(epoch.time_seconds)
-        costs.inc(epoch.cost)
-
-    def _count_end(self, trial: Trial) -> None:
-        reason = trial.end_reason
-        self._ended.labels(_origin(trial), reason.value.lower() if reason else "").inc()
-        self._running.dec()
-        if reason is EndReason.LOST:
-            self._lost.inc()
+        for tally, labels, amount in event.counts():
+            self._tallies[tally.name, labels].inc(amount)
+        if event.jobs:
+            self._jobs.inc(event.jobs)
+        if event.running_trials:
+            self._running.inc(event.running_trials)
 
     def committed(self, rows: int, seconds: float) -> None:
         """Counts the commit."""
@@ -234,10 +159,6 @@ class Metrics:
         """Counts messages of a stream; its series begins at 0, as `increase` would miss the first message otherwise."""
         increment: Callable[[], None] = self._messages.labels(_short(method), direction).inc
         return increment
-
-
-def _origin(trial: Trial) -> str:
-    return trial.origin.value.lower()
 
 
 def _short(method: str) -> str:

@@ -13,9 +13,9 @@ from wattwise_server.config import Config
 from wattwise_server.errors import StartError
 from wattwise_server.observability.call import CallListener
 from wattwise_server.observability.event_log import EventLog
-from wattwise_server.observability.events import Observer, Observers
 from wattwise_server.observability.fresh import fresh
 from wattwise_server.observability.logs import log_event
+from wattwise_server.observability.observers import Observer, Observers
 
 if TYPE_CHECKING:
     from wattwise_server.observability.job_metrics import Figures, JobMetrics

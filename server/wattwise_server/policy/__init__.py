@@ -4,13 +4,15 @@ You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumptio
 (arXiv 2208.06102) is the source of the cost, the bound, the pruning walk and Thompson sampling; `knowledge_gradient`
 names its own sources.
 
-- `cost`: a trial's cost, and the bound at which it is stopped
+- `bounds`: the cost at which a trial is stopped
 - `stopping`: whether a trial continues
+- `decisions`: the answer to a trial's trainer
+- `search`: a job's search after an event, or after all of them
 - `history`: what every event adds to a job's history, whatever its policy
 - `failures`: which batch sizes are set aside, excluded or available
 - `explorer`: the walk that prunes
 - `thompson`: Gaussian Thompson sampling
-- `base`: the protocol of a policy, its choices, beliefs and events
+- `base`: the protocol of a policy, its choices and beliefs
 - `power`: the cheapest power limit
 - `registry`: the policies by name
 - `knowledge_gradient`: the default policy

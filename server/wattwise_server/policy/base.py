@@ -1,4 +1,4 @@
-"""The protocol of a policy, its choices, its beliefs and the events that it observes."""
+"""The protocol of a policy, its choices and its beliefs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import DetectedChange, JobSpec, Moments, PruningGtsTrial, Search, Trial, TrialOrigin
+from wattwise_server.domain import DetectedChange, JobSpec, Moments, PruningGtsTrial, Search, TrialOrigin
+from wattwise_server.events import SearchEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,68 +25,6 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Exhausted:
     """No next trial: no batch size is left that may be chosen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """A trial was dispatched."""
-
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A trial ran to a decision; it carries its cost and whether it converged.
-
-    A doubtful one does not count; it only frees what it held.
-    """
-
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A trial crashed, was lost or was ended by its trainer; it carries its end reason."""
-
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Revived:
-    """A lost or preempted trial resumes; it carries its state before that."""
-
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A running trial reported an epoch, its `last`; comes before Decided if the epoch ends it."""
-
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Banned:
-    """A person banned a batch size."""
-
-    batch_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unbanned:
-    """A person lifted the ban of a batch size."""
-
-    batch_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Readmitted:
-    """A person readmitted a batch size: its failures, its memory and its pruning no longer count."""
-
-    batch_size: int
-
-
-Event = Dispatched | Reported | Decided | Failed | Revived | Banned | Unbanned | Readmitted
 
 
 class ArmBelief(NamedTuple):
@@ -149,9 +88,9 @@ class Policy(Protocol):
         """Returns the state of a job without trials; `priors` are those of `prior_job_ids`, in their order."""
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """Returns the choice for the trial of this number; it takes effect when `Dispatched` is observed."""
+        """Returns the choice for the trial of this number; it takes effect when `TrialDispatched` is observed."""
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
         """Returns the state after an event, which `history.with_event` has recorded already.
 
         A revived exploration has its slot again if `exploring` is its number.

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from wattwise_server.domain import Arm, DetectedChange, JobSpec, Search, Stage
+from wattwise_server.events import SearchEvent
 from wattwise_server.policy import thompson
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior
-from wattwise_server.policy.cost import cost_bound, missed_floor
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
+from wattwise_server.policy.bounds import cost_bound, missed_floor
 from wattwise_server.policy.failures import choosable, tried
 
 
@@ -44,7 +45,7 @@ class Gts:
         drawn = thompson.draw(spec, arms, missed_floor(spec, search.min_cost), rng, self._fixed(spec))
         return Choice(drawn.batch_size, drawn.reason)
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:  # noqa: ARG002 - the protocol's
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:  # noqa: ARG002 - the protocol's
         """Returns the search unchanged: the history is all that this policy needs."""
         return search
 

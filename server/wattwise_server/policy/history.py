@@ -17,29 +17,26 @@ from wattwise_server.domain import (
     Trial,
     TrialOrigin,
 )
-from wattwise_server.policy.base import (
-    ArmBelief,
-    Banned,
-    Decided,
-    Dispatched,
-    Event,
-    Failed,
-    Policy,
-    Prior,
-    PriorMisses,
-    Readmitted,
-    Reported,
-    Revived,
-    Unbanned,
+from wattwise_server.events import (
+    BatchSizeBanned,
+    BatchSizeReadmitted,
+    BatchSizeUnbanned,
+    EpochReported,
+    SearchEvent,
+    TrialDecided,
+    TrialRevived,
+    TrialStarted,
+    TrialUndecided,
 )
+from wattwise_server.policy.base import ArmBelief, Policy, Prior, PriorMisses
 from wattwise_server.policy.failures import failing, with_failure, with_failure_undone, with_fitting, with_readmitted
 from wattwise_server.policy.requests import best_known
 
 
-def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Search:
+def observe(policy: Policy, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
     """The search after an event: first its history, then its policy's state, then what is best of what is left."""
     search = policy.observe(spec, with_event(spec, search, event), event)
-    if isinstance(event, Dispatched | Reported):
+    if isinstance(event, TrialStarted | EpochReported):
         # They change no cost.
         return search  # pragma: no mutate
     search = _with_cheapest(search)
@@ -47,26 +44,26 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Sear
     return replace(search, best_known=size, best_known_cost=cost)
 
 
-def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
+def with_event(spec: JobSpec, search: Search, event: SearchEvent) -> Search:
     """The search with an event in its history: running trials, sums, costs, failures and bans; not reports."""
     match event:
-        case Dispatched(trial):
+        case TrialStarted(trial):
             search = replace(_with_running(search, trial, 1), num_trials=trial.number)
-        case Revived(trial):
+        case TrialRevived(ended=trial):
             search = with_failure_undone(_with_running(search, trial, 1), trial)
-        case Failed(trial):
+        case TrialUndecided(trial):
             search = with_failure(_with_running(search, trial, -1), trial)
-        case Decided(trial) if trial.doubtful:
+        case TrialDecided(trial) if trial.doubtful:
             search = _with_running(search, trial, -1)
             search = with_arm(search, trial.batch_size, lambda arm: replace(arm, failed_trials=()))
             search = with_fitting(search, trial.batch_size)
-        case Decided(trial):
+        case TrialDecided(trial):
             search = _with_success(spec, _with_running(search, trial, -1), trial)
-        case Banned(batch_size):
+        case BatchSizeBanned(batch_size=batch_size):
             search = with_arm(search, batch_size, lambda arm: replace(arm, banned=True))
-        case Unbanned(batch_size):
+        case BatchSizeUnbanned(batch_size=batch_size):
             search = with_arm(search, batch_size, lambda arm: replace(arm, banned=False))
-        case Readmitted(batch_size):
+        case BatchSizeReadmitted(batch_size=batch_size):
             search = with_readmitted(search, batch_size)
     return search
 
@@ -144,7 +141,7 @@ def _with_cheapest(search: Search) -> Search:
     One that keeps failing counts only if no other has converged. A tie stays where it is.
     """
     known = [(arm, arm.cheapest) for arm in search.available if arm.cheapest is not None]
-    working = [each for each in known if not failing(each[0])] or known
+    working = [(arm, least) for arm, least in known if not failing(arm)] or known
     if not working:
         return replace(search, min_cost=None, min_cost_batch_size=None)
     held = search.min_cost_batch_size

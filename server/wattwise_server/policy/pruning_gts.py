@@ -8,19 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from wattwise_server.domain import Arm, DetectedChange, JobSpec, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
+from wattwise_server.events import SearchEvent, TrialDecided, TrialRevived, TrialStarted, TrialUndecided
 from wattwise_server.policy import explorer
-from wattwise_server.policy.base import (
-    ArmBelief,
-    Choice,
-    Decided,
-    Dispatched,
-    Event,
-    Exhausted,
-    Failed,
-    Prior,
-    Revived,
-)
-from wattwise_server.policy.cost import cost_bound, missed_floor
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
+from wattwise_server.policy.bounds import cost_bound, missed_floor
 from wattwise_server.policy.failures import choosable
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
@@ -60,18 +51,18 @@ class PruningGts:
         choice = Choice(arm.batch_size, f"{where}: {_step(search, arm)}")
         return _as(PruningGtsRole.EXPLORATION, search, choice)
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
         """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
         if search.stage is Stage.BANDIT:
             return search
         match event:
-            case Dispatched(trial) if trial.role is PruningGtsRole.EXPLORATION:
+            case TrialStarted(trial) if trial.role is PruningGtsRole.EXPLORATION:
                 search = replace(search, exploring=trial.number)
-            case Revived(trial):
+            case TrialRevived(ended=trial):
                 search = _revived(search, trial)
-            case Decided(trial) if search.exploring == trial.number and not trial.doubtful:
+            case TrialDecided(trial) if search.exploring == trial.number and not trial.doubtful:
                 search = explorer.explored(search, trial)
-            case Decided(trial) | Failed(trial) if search.exploring == trial.number:
+            case TrialDecided(trial) | TrialUndecided(trial) if search.exploring == trial.number:
                 search = replace(search, exploring=None)
         return explorer.settled(spec, search)
 

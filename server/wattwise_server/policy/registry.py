@@ -12,6 +12,9 @@ from types import ModuleType
 
 from wattwise_server.policy.base import Policy
 
+POLICIES: dict[str, Policy] = {}
+"""Filled below: `decisions` and `search`, which are among the modules, use it."""
+
 
 def _policies() -> dict[str, Policy]:  # pragma: no mutate block, runs at import
     files = [file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]) if file.name != "registry"]
@@ -28,4 +31,4 @@ def _module(name: str) -> ModuleType:  # pragma: no mutate block, runs at import
         ) from error
 
 
-POLICIES = _policies()
+POLICIES.update(_policies())

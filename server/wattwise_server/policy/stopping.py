@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from wattwise_server.cost import cost, with_unit
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialOrigin
-from wattwise_server.policy.cost import cost, with_unit
 
 
 class Verdict(NamedTuple):

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattwise_server.cost import with_unit
 from wattwise_server.domain import Arm, JobSpec, Moments
 from wattwise_server.policy.base import ArmBelief
-from wattwise_server.policy.cost import with_unit
 
 
 class Posterior(NamedTuple):

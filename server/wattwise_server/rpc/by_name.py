@@ -92,10 +92,10 @@ class Copier:
 
 
 def _number_of(kind: EnumDescriptor) -> Convert:
-    """What maps a member of an Enum to the number of the wire's value, whose name ends with the member's value."""
+    """What maps a member of an Enum, or its value, to the number of the wire's value, whose name ends with it."""
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     numbers = {each.name.removeprefix(prefix): each.number for each in kind.values}
-    return lambda member: numbers[member.value]
+    return lambda member: numbers[member if isinstance(member, str) else member.value]
 
 
 def _timestamp(time: datetime) -> Mapping[str, int]:

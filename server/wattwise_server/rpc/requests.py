@@ -18,7 +18,6 @@ from wattwise_server.domain import (
     EndReason,
     EnergyQuality,
     GpuGroup,
-    HistoryKind,
     Measurement,
     MonitorKinds,
     PowerSample,
@@ -29,10 +28,10 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
 from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
+from wattwise_server.usecases.finding import job_id_faults
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.labels import label_faults
-from wattwise_server.usecases.lookup import job_id_faults
 from wattwise_server.usecases.power_limits import MAX_SAMPLES
 from wattwise_server.usecases.report import NO_METRIC, Report
 from wattwise_server.usecases.statistics import MAX_RANGES
@@ -385,7 +384,7 @@ def history_list(request: v1.ListEventsRequest) -> HistoryList:
     kinds = _choices(request.kinds, v1.EventKind, "EVENT_KIND_", "kinds", faults)
     if faults:
         raise InvalidRequestError(*faults)
-    return HistoryList(request.job_id or None, request.job_id_prefix, tuple(map(HistoryKind, kinds)))
+    return HistoryList(request.job_id or None, request.job_id_prefix, tuple(kinds))
 
 
 def batch_size(

@@ -33,12 +33,12 @@ from wattwise_server.rpc.paging import (
 from wattwise_server.rpc.streams import TrialStream, WatchPace
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.finding import check_job_id
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.job_view import job_with_details
-from wattwise_server.usecases.lookup import check_job_id
-from wattwise_server.usecases.optimizer import Optimizer, trainers_reason
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 from wattwise_server.usecases.statistics import MAX_RANGES, Division, Statistics
+from wattwise_server.usecases.training import Training, trainers_reason
 
 _WATCH_JOBS_SECONDS = 1.0
 
@@ -47,7 +47,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """The calls of trainers."""
 
     def __init__(
-        self, optimizer: Optimizer, importer: Importer, power_limits: PowerLimitProfiler, streams: StreamLimit
+        self, optimizer: Training, importer: Importer, power_limits: PowerLimitProfiler, streams: StreamLimit
     ) -> None:
         self._optimizer = optimizer
         self._importer = importer

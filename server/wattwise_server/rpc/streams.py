@@ -15,7 +15,7 @@ from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 from wattwise_server.observability.call import Subject, current_call
 from wattwise_server.rpc import answers, requests
 from wattwise_server.rpc.calls import Context
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.training import Training
 
 _RETRY_SECONDS = 1.0
 _WATCH_SECONDS = 0.1
@@ -28,7 +28,7 @@ _STATES_PER_SECOND = 50
 class TrialStream:
     """One call of StreamResults."""
 
-    def __init__(self, optimizer: Optimizer, context: Context) -> None:
+    def __init__(self, optimizer: Training, context: Context) -> None:
         self._optimizer = optimizer
         self._context = context
         self._writing = asyncio.Lock()

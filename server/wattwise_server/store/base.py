@@ -35,7 +35,7 @@ place of the last item of the page before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import Enum
@@ -46,7 +46,6 @@ from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     EndReason,
     HistoryEntry,
-    HistoryKind,
     Job,
     JobEvent,
     Measurement,
@@ -59,6 +58,7 @@ from wattwise_server.domain import (
     TrialStatus,
     Usage,
 )
+from wattwise_server.events import Event, Recorder
 
 if TYPE_CHECKING:
     from wattwise_server.store.reads import Reads
@@ -142,7 +142,7 @@ class HistoryList(NamedTuple):
 
     job_id: str | None = None
     prefix: str = ""
-    kinds: tuple[HistoryKind, ...] = ()
+    kinds: tuple[str, ...] = ()
 
 
 class ListedTrial(NamedTuple):
@@ -329,12 +329,23 @@ class Migrated(NamedTuple):
     by_another: bool = False
 
 
-class Transaction(Protocol):
+class Transaction(Recorder, Protocol):
     """One job, loaded and locked."""
 
     @property
     def job(self) -> Job | None:
         """The job; None if no job has this id."""
+
+    def record(self, job: Job | None, *events: Event) -> None:
+        """Saves a job after events, in their order, and all that the events say has changed.
+
+        Events with a message are added to the history, with the time of the database and the token of the running call.
+        The observer is notified of every event after the commit.
+
+        Args:
+            job: The job since; saved if it is not the one of this transaction. None: it is deleted, as by `delete_job`.
+            events: What has happened. None, for what is no event, such as a request that is remembered.
+        """
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
@@ -384,35 +395,17 @@ class Transaction(Protocol):
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a trial has expired; if so, it still has when the block is committed."""
 
-    def save_trial(self, trial: Trial) -> None:
-        """Creates the trial, or saves what changed except `last`, which `add_measurement` saves."""
-
-    def add_launch(self, trial: Trial) -> None:
-        """Saves `trial.launch` of a trial that this block creates."""
-
-    def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
-        """Saves the samples of a trial's profile, in place of earlier ones."""
-
     async def samples(self, number: int) -> Sequence[PowerSample]:
         """The samples of a trial's profile by ascending limit; empty if it has none."""
 
     def add_history(self, entry: HistoryEntry) -> None:
         """Adds an entry to the history."""
 
-    def add_measurement(self, trial: Trial) -> None:
-        """Saves `trial.last` as the trial's newest measurement."""
-
     def keep_measurements(self, trial: Trial, newest: int) -> None:
         """Deletes all but a trial's newest measurements, one or more."""
 
     def renew_lease(self, trial: Trial) -> None:
         """Saves the trial's lease."""
-
-    def add_event(self, event: JobEvent) -> None:
-        """Saves an event that the trials do not tell.
-
-        A trial tells its dispatch and, once it has ended, its newest end.
-        """
 
     @property
     def num_running(self) -> int:
@@ -423,6 +416,12 @@ class Transaction(Protocol):
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback`, which must not raise, once what the block saved is durable."""
+
+    def follow_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` once what the block saved is durable and other blocks can have the job.
+
+        The exit of the block returns, or raises, after `work` does. `work` does not run if the block is not saved.
+        """
 
 
 class Store(Protocol):

@@ -16,7 +16,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -37,6 +37,9 @@ from wattwise_server.domain import (
     TrialId,
 )
 from wattwise_server.errors import ConflictError, ServiceError
+from wattwise_server.events import EpochReported, Event
+from wattwise_server.observability.call import caller_token
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store import changes
 from wattwise_server.store.changes import Change, KeepMeasurements, PruneEvents
 from wattwise_server.store.columns import to_micros
@@ -139,16 +142,18 @@ class CachedStore(ABC):
         page_token_key: Of the tokens of lists.
         clock: The time of the database.
         reads: Its reads.
+        observer: Is notified of every event.
         shared: Whether other servers may change the database.
     """
 
     shared = False
     _loads_at_once = 1
 
-    def __init__(self, writer: Writer, reads: Reads, clock: Clock, page_token_key: bytes) -> None:
+    def __init__(self, writer: Writer, reads: Reads, clock: Clock, page_token_key: bytes, observer: Observer) -> None:
         self.page_token_key = page_token_key
         self.clock = clock
         self.reads = reads
+        self.observer = observer
         self._writer = writer
         # Few loads at a time: those of many wide jobs would delay the reports to all other jobs.
         self._loading = asyncio.Semaphore(self._loads_at_once)
@@ -203,9 +208,6 @@ class CachedStore(ABC):
 
     def deleted(self, key: int) -> None:  # noqa: B027 - a hook
         """Notes that the deletion of a job has become durable."""
-
-    def conflicted(self) -> None:  # noqa: B027 - a hook
-        """Notes that a transaction lost against another server."""
 
     def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:  # noqa: B027 - a hook
         """Notes that a transaction's changes have become durable."""
@@ -314,6 +316,7 @@ class CachedTransaction:
         "changes",
         "deleted",
         "expired",
+        "follow_ups",
         "job",
         "job_id",
         "kept",
@@ -337,6 +340,7 @@ class CachedTransaction:
         self.changes: list[Change] = []
         self.topics: set[Topic] = set()
         self.callbacks: list[Callable[[], None]] = []
+        self.follow_ups: list[Callable[[], Awaitable[None]]] = []
         # What the block holds until its changes are durable.
         self.kept: AsyncExitStack | None = None
 
@@ -364,12 +368,15 @@ class CachedTransaction:
         try:
             await self._leave(error)
         except ConflictError:
-            self.store.conflicted()
+            self.store.observer.conflicted()
             raise
         finally:
             self.store.release(self.job_id, self.cached)
             if self.kept is not None:
                 await self.kept.aclose()
+        if error is None:
+            for work in self.follow_ups:
+                await work()
 
     async def _leave(self, error: BaseException | None) -> None:
         cached, store = self.cached, self.store
@@ -385,6 +392,27 @@ class CachedTransaction:
             cached.lock.release()
         if waits and cached.submitted is not None:
             await cached.submitted.durable()
+
+    def record(self, job: Job | None, *events: Event) -> None:
+        """Saves a job after events, and what they say has changed."""
+        if job is None:
+            self.delete_job()
+        elif job is not self.job and job != self.job:
+            self.save_job(job)
+        observer = self.store.observer
+        for event in events:
+            if job is not None:
+                event.save(self)
+            if event.in_history:
+                self.add_history(self._entry(event))
+            if observer.wants_reports or not isinstance(event, EpochReported):
+                self.callbacks.append(observer.prepare(event))
+
+    def _entry(self, event: Event) -> HistoryEntry:
+        job_id, trial_number, batch_size = event.about
+        return HistoryEntry(
+            self.store.clock(), event.kind, job_id, event.message, trial_number, batch_size, caller_token()
+        )
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
@@ -533,6 +561,10 @@ class CachedTransaction:
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once the changes are durable."""
         self.callbacks.append(callback)
+
+    def follow_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` once the changes are durable and the lock is free."""
+        self.follow_ups.append(work)
 
     def apply(self) -> Iterable[Trial]:
         """Applies the changes to the cached job; returns the trials that started to run."""

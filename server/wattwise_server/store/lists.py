@@ -295,7 +295,7 @@ def history(wanted: HistoryList, after: Place, limit: int, dialect: Dialect) -> 
     if wanted.job_id is not None:
         conditions.add("j.job_id = {}", wanted.job_id)
     conditions.add_prefix(wanted.prefix, dialect)
-    conditions.add_any("j.kind", [kind.value for kind in wanted.kinds])
+    conditions.add_any("j.kind", wanted.kinds)
     if after:
         conditions.add("j.entry < {}", *after)
     sql = f"SELECT * FROM events j WHERE {conditions} ORDER BY j.entry DESC LIMIT "  # noqa: S608

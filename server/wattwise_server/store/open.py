@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import StartError
-from wattwise_server.observability.events import NO_OBSERVERS, Observer
+from wattwise_server.observability.observers import NO_OBSERVERS, Observer
 from wattwise_server.store.base import Migrated
 from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.open import migrate_sqlite, open_sqlite

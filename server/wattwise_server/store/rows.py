@@ -10,7 +10,6 @@ from wattwise_server.domain import (
     UNDECIDED,
     Activity,
     Arm,
-    EventKind,
     HistoryEntry,
     Job,
     JobEvent,
@@ -24,6 +23,7 @@ from wattwise_server.domain import (
     Trial,
     undecided,
 )
+from wattwise_server.events import TrialDispatched, ended
 from wattwise_server.store.columns import Row, from_micros
 from wattwise_server.store.tables import (
     ARM,
@@ -107,28 +107,27 @@ def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) 
     by_number = {row["trial_number"]: read_trial(row, job_id) for row in trials}
     found, first_roles = [], dict[int, PruningGtsTrial | None]()
     for row in rows:
-        kind, trial = EventKind(row["kind"]), by_number.get(row["trial_number"])
+        trial = by_number.get(row["trial_number"])
         if trial is not None:
-            trial = _at_event(trial, kind, row)
+            trial = _at_event(trial, row)
             first_roles.setdefault(trial.number, trial.policy_role)
-        found.append(JobEvent(row["number"], kind, row["batch_size"], trial))
+        found.append(JobEvent(row["number"], row["kind"], row["batch_size"], trial))
     for trial in by_number.values():
         dispatched = trial.renew(None, None)._replace(policy_role=first_roles.get(trial.number, trial.policy_role))
-        found.append(JobEvent(trial.dispatch_event, EventKind.DISPATCHED, trial.batch_size, dispatched))
+        found.append(JobEvent(trial.dispatch_event, TrialDispatched.kind, trial.batch_size, dispatched))
         if trial.end_event is not None:
-            kind = EventKind.FAILED if trial.undecided else EventKind.DECIDED
-            found.append(JobEvent(trial.end_event, kind, trial.batch_size, trial))
+            found.append(JobEvent(trial.end_event, ended(trial).kind, trial.batch_size, trial))
     found.sort(key=lambda event: event.number)  # pragma: no mutate: the number comes first in an event
     return found
 
 
-def _at_event(trial: Trial, kind: EventKind, row: Row) -> Trial:
+def _at_event(trial: Trial, row: Row) -> Trial:
     """A trial as it was at an event of its own row."""
     then = TRIAL_AT_EVENT.fields(row)
     past = trial.renew(then["last"], None)._replace(policy_role=then["policy_role"])
-    if kind is EventKind.REPORTED:
-        return past
     reason = then["end_reason"]
+    if reason is None:
+        return past
     return past._replace(status=undecided(reason), end_reason=reason, cost=then["cost"])
 
 

@@ -10,19 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, Measurement, PowerSample, Trial, TrialId, TrialOrigin
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.policy.base import Choice, Exhausted
+from wattwise_server.policy.decisions import current_decision, with_current_cost
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
+from wattwise_server.usecases.finding import find_job, find_trial
 from wattwise_server.usecases.job_view import PowerProfile, TrialView, profiled_limit
-from wattwise_server.usecases.lifecycle import Lifecycle
-from wattwise_server.usecases.lookup import current_decision, find_job, find_trial, with_current_cost
+from wattwise_server.usecases.lifecycle import deleted
 from wattwise_server.usecases.retries import retried
 
 _PREVIEW_SAMPLES = 200
@@ -81,9 +80,8 @@ def trial_view(job: Job, trial: Trial, recurrence: int | None = None) -> TrialVi
 class Administration:
     """Every method may raise `StorageUnavailableError`."""
 
-    def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._lifecycle = Lifecycle(clock, observer)
 
     @retried
     async def job(self, job_id: str) -> Job:
@@ -185,7 +183,9 @@ class Administration:
             job = find_job(tx, job_id)
             if create_time is not None and _milliseconds(create_time) != _milliseconds(job.create_time):
                 raise JobNotFoundError(job_id)
-            return job, len(self._lifecycle.delete(tx, job))
+            running = tx.running()
+            tx.record(None, *deleted(job, running, self._store.clock()))
+            return job, len(running)
 
     async def preview(self, job_id: str) -> Preview:
         """What the next launch of a job would get; nothing is dispatched.

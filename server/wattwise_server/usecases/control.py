@@ -6,19 +6,33 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from wattwise_server.clock import Clock
-from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialId
+from wattwise_server.domain import Job, JobEvent, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
-from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
-from wattwise_server.policy.base import Banned, Readmitted, Unbanned
+from wattwise_server.events import (
+    BaselineRequested,
+    BaselineScheduleChanged,
+    BatchSizeBanned,
+    BatchSizePinned,
+    BatchSizeReadmitted,
+    BatchSizeUnbanned,
+    BatchSizeUnpinned,
+    JobChanged,
+    JobPaused,
+    JobReset,
+    JobResumed,
+    PolicyChanged,
+    TrialDispatched,
+    TrialExcluded,
+    TrialIncluded,
+)
+from wattwise_server.policy.decisions import with_current_cost
+from wattwise_server.policy.search import after, rebuilt
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
+from wattwise_server.usecases.finding import batch_size_fault, find_job, find_trial
 from wattwise_server.usecases.job_spec import JobDraft, policy_change, with_policy
-from wattwise_server.usecases.lifecycle import after
-from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
+from wattwise_server.usecases.lifecycle import best_known_changes
 from wattwise_server.usecases.power_limits import with_counted_profiles
-from wattwise_server.usecases.publishing import Publisher
-from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, without_warnings_of
 
@@ -32,10 +46,8 @@ class Control:
     One that asks for what is already so changes nothing, and saves at most the id of its request.
     """
 
-    def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock
-        self._publisher = Publisher(clock, observer)
 
     @retried
     async def reset(self, job_id: str, request_id: str) -> Job:
@@ -47,9 +59,9 @@ class Control:
             job, repeated = _with_request(find_job(tx, job_id), "reset", request_id)
             if repeated:
                 return job
-            job = replace(job, reset_after=job.num_trials, reset_time=self._clock(), warnings=())
+            job = replace(job, reset_after=job.num_trials, reset_time=self._store.clock(), warnings=())
             job = replace(job, baseline_requested=False)
-            return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
+            return _record(tx, await _with_rebuilt_search(job, await tx.events()), JobReset(job.spec))
 
     @retried
     async def set_trial_excluded(self, key: TrialId, *, excluded: bool) -> tuple[Trial, Job]:
@@ -79,8 +91,7 @@ class Control:
                 job = await _with_rebuilt_search(job, events)
                 if trial.profile:
                     job = with_counted_profiles(job, trial.batch_size, _trials(events))
-                tx.save_trial(trial)
-                job = self._save(tx, job, "trial excluded" if excluded else "trial included", trial.batch_size, trial)
+                job = _record(tx, job, (TrialExcluded if excluded else TrialIncluded)(job.spec, trial))
             return with_current_cost(job, trial), job
 
     @retried
@@ -96,15 +107,15 @@ class Control:
             if job.search.arm(batch_size).banned is banned:
                 return job
             if not banned:
-                job = _with_event(tx, after(job, Unbanned(batch_size)), EventKind.UNBANNED, batch_size)
-                return self._save(tx, job, "batch size unbanned", batch_size)
+                unbanned = BatchSizeUnbanned(job.spec, batch_size, job.num_events + 1)
+                return _record(tx, after(job, unbanned), unbanned)
             if not any(arm.batch_size != batch_size for arm in job.search.available):
                 why = f"{batch_size} is the last available batch size; unban or readmit another one first"
                 raise NotPossibleNowError(job_id, why)
             if job.spec.default_batch_size == batch_size:
                 job = replace(job, baseline_requested=False)
-            job = _with_event(tx, after(job, Banned(batch_size)), EventKind.BANNED, batch_size)
-            return self._save(tx, job, "batch size banned", batch_size)
+            event = BatchSizeBanned(job.spec, batch_size, job.num_events + 1)
+            return _record(tx, after(job, event), event)
 
     @retried
     async def readmit(self, job_id: str, batch_size: int, request_id: str) -> Job:
@@ -120,12 +131,12 @@ class Control:
             job, repeated = _with_request(_find_with(tx, job_id, batch_size), f"readmit {batch_size}", request_id)
             if repeated:
                 return job
-            readmitted = after(job, Readmitted(batch_size))
+            event = BatchSizeReadmitted(job.spec, batch_size, job.num_events + 1)
+            readmitted = after(job, event)
             if readmitted.search == job.search:
-                tx.save_job(job)
+                tx.record(job)
                 return job
-            readmitted = _with_event(tx, readmitted, EventKind.READMITTED, batch_size)
-            return self._save(tx, readmitted, "batch size readmitted", batch_size)
+            return _record(tx, readmitted, event)
 
     @retried
     async def pin(self, job_id: str, batch_size: int) -> Job:
@@ -138,7 +149,7 @@ class Control:
             job = _find_with(tx, job_id, batch_size)
             if job.pinned == batch_size:
                 return job
-            return self._save(tx, replace(job, pinned=batch_size), "batch size pinned", batch_size)
+            return _record(tx, replace(job, pinned=batch_size), BatchSizePinned(job.spec, batch_size))
 
     @retried
     async def unpin(self, job_id: str) -> Job:
@@ -147,7 +158,7 @@ class Control:
             job = find_job(tx, job_id)
             if job.pinned is None:
                 return job
-            return self._save(tx, replace(job, pinned=None), "batch size unpinned", job.pinned)
+            return _record(tx, replace(job, pinned=None), BatchSizeUnpinned(job.spec, job.pinned))
 
     @retried
     async def set_paused(self, job_id: str, *, paused: bool) -> Job:
@@ -156,7 +167,7 @@ class Control:
             job = find_job(tx, job_id)
             if job.paused is paused:
                 return job
-            return self._save(tx, replace(job, paused=paused), "paused" if paused else "resumed")
+            return _record(tx, replace(job, paused=paused), (JobPaused if paused else JobResumed)(job.spec))
 
     @retried
     async def request_baseline(self, job_id: str, request_id: str) -> Job:
@@ -178,9 +189,9 @@ class Control:
                 why = f"the default batch size {default} may not be chosen; use {first} first"
                 raise NotPossibleNowError(job_id, why)
             if job.baseline_requested:
-                tx.save_job(job)
+                tx.record(job)
                 return job
-            return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
+            return _record(tx, replace(job, baseline_requested=True), BaselineRequested(job.spec, default))
 
     @retried
     async def set_baseline_every(self, job_id: str, every: int) -> Job:
@@ -195,8 +206,8 @@ class Control:
             job = find_job(tx, job_id)
             if job.baseline_every == every:
                 return job
-            change = "baselines scheduled" if every else "baselines ended"
-            return self._save(tx, replace(job, baseline_every=every), change, job.spec.default_batch_size)
+            event = BaselineScheduleChanged(job.spec, job.spec.default_batch_size, every)
+            return _record(tx, replace(job, baseline_every=every), event)
 
     @retried
     async def set_policy(self, job_id: str, draft: JobDraft) -> Job:
@@ -214,28 +225,17 @@ class Control:
             spec, registered = with_policy(job, draft), job.registered or job.spec
             if spec == job.spec:
                 return job
-            change = policy_change(job.spec, spec)
+            event = PolicyChanged(spec, policy_change(job.spec, spec))
             job = replace(job, spec=spec, registered=None if spec == registered else registered)
             job = await _with_rebuilt_search(job, await tx.events())
-            return self._save(tx, job, "policy changed", details=change)
+            return _record(tx, job, event)
 
-    def _save(
-        self,
-        tx: Transaction,
-        job: Job,
-        change: str,
-        batch_size: int | None = None,
-        trial: Trial | None = None,
-        *,
-        details: str = "",
-    ) -> Job:
-        before, job = tx.job, with_change_warnings(job)
-        tx.save_job(job)
-        number = None if trial is None else trial.number
-        self._publisher.publish(tx, JobChanged(job, change, batch_size, number, details))
-        if before is not None:
-            self._publisher.publish_best(tx, before, job)
-        return job
+
+def _record(tx: Transaction, job: Job, event: JobChanged) -> Job:
+    """Records a change of a job; returns it with the warnings that follow from its search."""
+    before, job = tx.job or job, with_change_warnings(job)
+    tx.record(job, event, *best_known_changes(before, job))
+    return job
 
 
 def _with_request(job: Job, what: str, request_id: str) -> tuple[Job, bool]:
@@ -254,12 +254,6 @@ def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
     return job
 
 
-def _with_event(tx: Transaction, job: Job, kind: EventKind, batch_size: int) -> Job:
-    """The job after an event of a batch size, which is saved."""
-    tx.add_event(JobEvent(job.num_events, kind, batch_size))
-    return job
-
-
 async def _with_rebuilt_search(job: Job, events: Sequence[JobEvent]) -> Job:
     # Other jobs' calls go on meanwhile; those of this job wait for its lock.
     return replace(job, search=await asyncio.to_thread(rebuilt, job, events))
@@ -267,7 +261,7 @@ async def _with_rebuilt_search(job: Job, events: Sequence[JobEvent]) -> Job:
 
 def _trials(events: Sequence[JobEvent]) -> Iterable[Trial]:
     """Every trial, once."""
-    return (event.trial for event in events if event.trial and event.kind is EventKind.DISPATCHED)
+    return (event.trial for event in events if event.trial and event.kind == TrialDispatched.kind)
 
 
 def _with_excluded(event: JobEvent, changed: Trial) -> JobEvent:

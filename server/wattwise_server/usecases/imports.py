@@ -7,7 +7,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
     TRAINER_END_REASONS,
@@ -19,21 +18,32 @@ from wattwise_server.domain import (
     MonitorKinds,
     Trial,
     TrialOrigin,
+    TrialStatus,
     UnknownEndReason,
     identifier_fault,
 )
 from wattwise_server.errors import InvalidRequestError, Violation
-from wattwise_server.observability.events import NO_OBSERVERS, Observer, TrialImported
-from wattwise_server.policy.base import Dispatched
+from wattwise_server.events import TrialImported
+from wattwise_server.observability.call import caller_token
+from wattwise_server.policy.decisions import bound_of
+from wattwise_server.policy.search import after
 from wattwise_server.policy.stopping import Verdict, judge, stopped_early
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.lifecycle import Lifecycle, after
-from wattwise_server.usecases.lookup import batch_size_fault, bound_of, check_not_deleted, find_job, job_id_faults
+from wattwise_server.usecases.finding import batch_size_fault, check_not_deleted, find_job, job_id_faults
+from wattwise_server.usecases.lifecycle import (
+    Progress,
+    concluded,
+    failed,
+    measured_by,
+    revived,
+    stop_over_bound,
+    warned,
+    with_miss_warning,
+)
 from wattwise_server.usecases.monitors import monitor_fault
-from wattwise_server.usecases.publishing import Publisher, caller_token
-from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, shrink_faults
+from wattwise_server.usecases.report import Faults, number_faults, shrink_faults, warnings_of_report, with_epoch
 from wattwise_server.usecases.retries import retried
-from wattwise_server.usecases.trial_warnings import in_report, known_reason, of_power, of_unknown_end
+from wattwise_server.usecases.trial_warnings import known_reason, of_unknown_end
 
 MAX_MEASUREMENTS = 5_000
 """Few enough that other calls do not wait long."""
@@ -72,26 +82,17 @@ class ImportedTrial(NamedTuple):
     validate_only: bool = False
 
 
-class _ValidatedError(Exception):
-    """Ends the transaction of an import that is only validated, without saving it; carries the answer."""
-
-    def __init__(self, answer: tuple[Trial, bool]) -> None:
-        super().__init__()
-        self.answer = answer
+class _Judged(NamedTuple):
+    measurement: Measurement
+    verdict: Verdict
 
 
 class Importer:
     """Records trials that ran without the server. May raise `StorageUnavailableError`."""
 
-    def __init__(
-        self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = NO_OBSERVERS
-    ) -> None:
+    def __init__(self, store: Store, limits: Limits = _USUAL_LIMITS) -> None:
         self._store = store
-        self._clock = clock
         self._limits = limits
-        self._observer = observer
-        self._publisher = Publisher(clock, observer)
-        self._lifecycle = Lifecycle(clock, observer)
 
     @retried
     async def import_trial(self, imported: ImportedTrial) -> tuple[Trial, bool]:
@@ -107,117 +108,93 @@ class Importer:
         """
         if faults := job_id_faults(imported.job_id):
             raise InvalidRequestError(*faults, *_request_faults(imported, None))
-        try:
-            async with self._store.transaction(imported.job_id) as tx:
-                answer = await self._imported(tx, imported)
-                if imported.validate_only:
-                    raise _ValidatedError(answer)  # noqa: TRY301 - leaves the transaction without saving it
-        except _ValidatedError as validated:
-            return validated.answer
-        await self._lifecycle.stop_others(self._store, imported.job_id)
-        return answer
+        async with self._store.transaction(imported.job_id) as tx:
+            done, created = await _imported(tx, imported, self._store.clock())
+            if done.events and not imported.validate_only:
+                tx.record(done.job, *done.events)
+                tx.keep_measurements(done.trial, self._limits.max_epochs_kept)
+                if done.trial.status is TrialStatus.DECIDED:
+                    stop_over_bound(self._store, tx)
+            return done.trial, created
 
-    async def _imported(self, tx: Transaction, imported: ImportedTrial) -> tuple[Trial, bool]:
-        if tx.job is None:
-            await check_not_deleted(tx, imported.job_id, imported.launch_id, imported.start_time)
-        job = find_job(tx, imported.job_id, to_register=True)
-        faults = _request_faults(imported, job)
-        known = await tx.trial_of_launch(imported.launch_id)
-        if known is None:
-            # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
-            await check_not_deleted(tx, imported.job_id, imported.launch_id)
-        if known is not None and (fault := _size_fault(known, imported)):
-            faults.append(fault)
-        measured, found = _measurements(job.spec, imported, known.last if known else None)
-        faults += found
-        if known is not None and not faults and not _may_gain(known, imported, measured):
-            return known, False
-        if known is not None and known.resumable:
-            job, known = self._lifecycle.revive(tx, job, known)
-        bound = None if known is None or faults else bound_of(job, known)
-        judged, verdict = _judged(job.spec, bound, measured)
-        measured = [measurement for measurement, _ in judged]
-        reason = known_reason(imported.end_reason)
-        if verdict is None and reason not in _END_REASONS and not (found or imported.malformed):
-            faults.append(Violation("end_reason", _end_fault(reason)))
-        if faults:
-            raise InvalidRequestError(*faults)
-        job, trial = (job, known) if known else self._create(tx, job, imported, measured)
-        if measured:
-            job, trial = self._add(tx, job, trial, imported, judged)
-        if verdict is None and reason is EndReason.STOPPED_EARLY and trial.last is not None:
-            verdict = stopped_early(job.spec, bound, trial.last)
-        # The rest of a trial that the server dispatched ends now.
-        end_time = trial.last.report_time if trial.last and trial.origin is TrialOrigin.IMPORTED else None
-        # It ran to its end; if it reached the target, its metric has not moved away.
-        if verdict or reason is EndReason.COMPLETED:
-            new = (measurement.metric for measurement in measured)
-            job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
-        if verdict is None:
-            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, imported.end_reason))
-            return self._lifecycle.fail(tx, job, trial, reason or EndReason.COMPLETED, end_time)[1], known is None
-        job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
-        job = self._lifecycle.decide(tx, job, trial, verdict, end_time)
-        await self._lifecycle.stop_over_bound(tx, job)
-        return await tx.trial(trial.number) or trial, known is None
 
-    def _create(
-        self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]
-    ) -> tuple[Job, Trial]:
-        now, start = self._clock(), imported.start_time
-        if max(job.create_time, job.reset_time or job.create_time) > now:
-            # The system clock was ahead when the job was registered or reset: every trial would be from before.
-            start = None
-        start = start and min(start, now)
-        trial = Trial(
-            imported.job_id,
-            job.num_trials + 1,
-            imported.batch_size,
-            TrialOrigin.IMPORTED,
-            None,
-            start,
-            imported.launch_id,
-            excluded=start is not None and job.reset_time is not None and start < job.reset_time,
-            dispatch_event=job.num_events + 1,
-            launch=Launch(token_id=caller_token()),
-        )
-        job = after(job, Dispatched(trial))
-        tx.save_job(job)
-        # Its measurements refer to it.
-        tx.save_trial(trial)
-        tx.add_launch(trial)
-        self._publisher.publish(tx, TrialImported(trial, len(measured)))
-        return job, trial
+async def _imported(tx: Transaction, imported: ImportedTrial, now: datetime) -> tuple[Progress, bool]:
+    """The trial of an import, which has events if the import changes it, and whether it is a new one."""
+    if tx.job is None:
+        await check_not_deleted(tx, imported.job_id, imported.launch_id, imported.start_time)
+    job = find_job(tx, imported.job_id, to_register=True)
+    faults = _request_faults(imported, job)
+    known = await tx.trial_of_launch(imported.launch_id)
+    if known is None:
+        # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
+        await check_not_deleted(tx, imported.job_id, imported.launch_id)
+    if known is not None and (fault := _size_fault(known, imported)):
+        faults.append(fault)
+    measured, found = _measurements(job.spec, imported, known.last if known else None)
+    faults += found
+    if known is not None and not faults and not _may_gain(known, imported, measured):
+        return Progress(job, known), False
+    done = None if known is None else Progress(job, known)
+    if done is not None and done.trial.resumable:
+        done = revived(done, now)
+    bound = None if done is None or faults else bound_of(done.job, done.trial)
+    judged, verdict = _judged(job.spec, bound, measured)
+    reason = known_reason(imported.end_reason)
+    if verdict is None and reason not in _END_REASONS and not (found or imported.malformed):
+        faults.append(Violation("end_reason", _end_fault(reason)))
+    if faults:
+        raise InvalidRequestError(*faults)
+    done = _with_measurements(done or _created(job, imported, len(judged), now), imported, judged, now)
+    trial = done.trial
+    if verdict is None and reason is EndReason.STOPPED_EARLY and trial.last is not None:
+        verdict = stopped_early(job.spec, bound, trial.last)
+    # The rest of a trial that the server dispatched ends now.
+    end_time = trial.last.report_time if trial.last and trial.origin is TrialOrigin.IMPORTED else now
+    metrics = [judgement.measurement.metric for judgement in judged]
+    if verdict is not None:
+        return await concluded(tx, done, verdict, end_time, new=metrics), known is None
+    if reason is EndReason.COMPLETED:
+        done = await with_miss_warning(tx, done, metrics)
+    done = warned(done, of_unknown_end(trial, imported.end_reason))
+    return failed(done, reason or EndReason.COMPLETED, end_time), known is None
 
-    def _add(
-        self,
-        tx: Transaction,
-        job: Job,
-        trial: Trial,
-        imported: ImportedTrial,
-        judged: Sequence[tuple[Measurement, Verdict]],
-    ) -> tuple[Job, Trial]:
-        """Adds measurements to a trial, each with its verdict."""
-        if imported.monitor and imported.monitor.kinds:
-            job, trial = self._lifecycle.monitor(tx, job, trial, imported.monitor)
-        before, now = trial.last, self._clock()
-        previous = before
-        for measurement, verdict in judged:
-            time = measurement.report_time
-            if time is UNKNOWN_TIME:
-                time = _after(trial.start_time, measurement.time_seconds, now) if trial.start_time else now
-            trial = trial._replace(last=measurement._replace(report_time=min(time, now)))
-            tx.add_measurement(trial)
-            job = self._lifecycle.observe_report(tx, job, trial)
-            found = [*in_report(job.spec, trial, previous, measurement, reached=verdict.target_reached)]
-            if (excess := of_power(job.spec, trial, previous, measurement)) is not None:
-                found.append(excess)
-            job, trial = self._lifecycle.warn(tx, job, trial, found)
-            previous = measurement
-        tx.keep_measurements(trial, self._limits.max_epochs_kept)
-        if self._observer.wants_reports:
-            self._publisher.publish(tx, epoch_reported(job, trial, before, judged[-1][0]))
-        return job, trial
+
+def _created(job: Job, imported: ImportedTrial, epochs: int, now: datetime) -> Progress:
+    start = imported.start_time
+    if max(job.create_time, job.reset_time or job.create_time) > now:
+        # The system clock was ahead when the job was registered or reset: every trial would be from before.
+        start = None
+    start = start and min(start, now)
+    trial = Trial(
+        imported.job_id,
+        job.num_trials + 1,
+        imported.batch_size,
+        TrialOrigin.IMPORTED,
+        None,
+        start,
+        imported.launch_id,
+        excluded=start is not None and job.reset_time is not None and start < job.reset_time,
+        dispatch_event=job.num_events + 1,
+        launch=Launch(token_id=caller_token()),
+    )
+    event = TrialImported(trial, epochs)
+    return Progress(after(job, event), trial, (event,))
+
+
+def _with_measurements(done: Progress, imported: ImportedTrial, judged: Sequence[_Judged], now: datetime) -> Progress:
+    """A trial with more measurements."""
+    if judged and imported.monitor and imported.monitor.kinds:
+        done = measured_by(done, imported.monitor)
+    (job, trial, _), events = done, [*done.events]
+    for measurement, verdict in judged:
+        time, before = measurement.report_time, trial.last
+        if time is UNKNOWN_TIME:
+            time = _after(trial.start_time, measurement.time_seconds, now) if trial.start_time else now
+        trial = trial._replace(last=measurement._replace(report_time=min(time, now)))
+        found = warnings_of_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
+        job, trial, new = warned(with_epoch(Progress(job, trial), trial, before), found)
+        events += new
+    return Progress(job, trial, tuple(events))
 
 
 def _end_fault(reason: EndReason | None) -> str:
@@ -279,7 +256,7 @@ def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurem
 
 def _judged(
     spec: JobSpec, bound: float | None, measured: Sequence[Measurement]
-) -> tuple[Sequence[tuple[Measurement, Verdict]], Verdict | None]:
+) -> tuple[Sequence[_Judged], Verdict | None]:
     """The measurements up to the one that decides the trial, with their verdicts, and the verdict about the trial.
 
     If none decides it, they are all measurements, and the verdict is None.
@@ -289,7 +266,7 @@ def _judged(
     judged = []
     for measurement in measured:
         verdict = judge(spec, None, measurement)
-        judged.append((measurement, verdict))
+        judged.append(_Judged(measurement, verdict))
         if verdict.end_reason is not None:
             return judged, judge(spec, bound, measurement)
     last = judge(spec, bound, measured[-1]) if measured else None

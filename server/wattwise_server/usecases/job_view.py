@@ -24,7 +24,6 @@ from wattwise_server.policy.failures import Status, advice, failing, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.changes import changes
-from wattwise_server.usecases.monitors import warnings_of
 
 
 class JobView(NamedTuple):
@@ -61,7 +60,7 @@ class TrialView(NamedTuple):
     @property
     def warnings(self) -> Sequence[TrialWarning]:
         """All warnings."""
-        return warnings_of(self.trial)
+        return self.trial.all_warnings
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Ends and revives trials and updates their job, within a transaction."""
+"""What happens to the trials of a job: pure functions, and the one that ends the trials above their bound."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from typing import NamedTuple
 
-from wattwise_server.clock import Clock
 from wattwise_server.domain import (
     EndReason,
-    EventKind,
     Job,
-    JobEvent,
     MonitorKinds,
     PruningGtsRole,
     Trial,
@@ -20,33 +19,26 @@ from wattwise_server.domain import (
     TrialWarning,
     undecided,
 )
-from wattwise_server.observability.events import (
+from wattwise_server.events import (
+    BatchSizeStatusChanged,
+    BestKnownChanged,
+    ChangeDetected,
+    Event,
     JobDeleted,
+    MonitorNamed,
     MonitorsDiffer,
-    Observer,
-    TrialEnded,
+    TrialDecided,
     TrialRevived,
     TrialWarned,
+    ended,
 )
-from wattwise_server.policy import history
-from wattwise_server.policy.base import (
-    Banned,
-    Decided,
-    Dispatched,
-    Event,
-    Failed,
-    Readmitted,
-    Reported,
-    Revived,
-    Unbanned,
-)
-from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.decisions import bound_of, is_best_known, with_current_cost
+from wattwise_server.policy.failures import state
+from wattwise_server.policy.search import after
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.changes import with_change_warnings
-from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
-from wattwise_server.usecases.monitors import monitor_warning, with_monitor
-from wattwise_server.usecases.publishing import Publisher
+from wattwise_server.usecases.changes import new_changes, with_change_warnings
+from wattwise_server.usecases.monitors import with_monitor
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import (
     LEAST_EPOCHS_TO_MOVE_AWAY,
@@ -65,208 +57,209 @@ _AT_ONCE = 32
 """Trials that are compared with a bound that has fallen, and perhaps ended, in one step: some ten milliseconds."""
 
 
-class Lifecycle:
-    """Ends and revives trials, and publishes events."""
+class Progress(NamedTuple):
+    """A job and one of its trials after events that are not recorded yet."""
 
-    def __init__(self, clock: Clock, observer: Observer) -> None:
-        self._clock = clock
-        self._publisher = Publisher(clock, observer)
-        # By job, the running trials that `stop_others` compares with the bound.
-        self._unchecked: dict[str, Sequence[int]] = {}
-
-    async def stop_over_bound(self, tx: Transaction, job: Job) -> None:
-        """Ends every running trial whose newest cost exceeds the bound, which may just have fallen.
-
-        Of many only the first: the caller ends the others with `stop_others` after its transaction.
-        """
-        numbers = [trial.number for trial in tx.running()]
-        await self._stop(tx, job, numbers[:_AT_ONCE])
-        if others := numbers[_AT_ONCE:]:
-            self._unchecked[job.spec.job_id] = others
-
-    async def stop_others(self, store: Store, job_id: str) -> None:
-        """Goes on with `stop_over_bound` in transactions of a few trials, with other calls in between."""
-        numbers = self._unchecked.pop(job_id, None)
-        while numbers:
-            piece, numbers = numbers[:_AT_ONCE], numbers[_AT_ONCE:]
-            # A transaction that changes nothing waits for nothing.
-            await asyncio.sleep(0)  # pragma: no mutate: or waits longer
-            await self._stop_piece(store, job_id, piece)
-
-    @retried
-    async def _stop_piece(self, store: Store, job_id: str, numbers: Sequence[int]) -> None:
-        async with store.transaction(job_id) as tx:
-            if tx.job is not None:
-                await self._stop(tx, tx.job, numbers)
-
-    async def _stop(self, tx: Transaction, job: Job, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            trial = await tx.trial(number)
-            if trial is None or not trial.running or trial.last is None:
-                continue
-            verdict = judge(job.spec, bound_of(job, trial), trial.last)
-            if verdict.end_reason is EndReason.COST_BOUND:
-                job = self.decide(tx, job, trial, verdict)
-
-    def observe_report(self, tx: Transaction, job: Job, trial: Trial) -> Job:
-        """Lets a policy that watches epochs observe a report; returns the job."""
-        if not POLICIES[job.spec.policy].watches_epochs:
-            return job
-        job = after(job, Reported(trial))
-        tx.add_event(JobEvent(job.num_events, EventKind.REPORTED, trial.batch_size, trial))
-        tx.save_job(job)
-        return job
-
-    def decide(
-        self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict, end_time: datetime | None = None
-    ) -> Job:
-        """Ends a decided trial, now unless there is an end time; returns its job."""
-        place = None if trial.doubtful else job.num_observations + 1
-        trial = self._ended(job, trial, TrialStatus.DECIDED, verdict.end_reason, end_time)._replace(
-            cost=verdict.cost,
-            cost_bound=verdict.bound,
-            converged=verdict.converged,
-            target_reached=verdict.target_reached,
-            observation=place,
-            best_known=is_best_known(job),
-        )
-        return self._save(tx, replace(job, num_observations=place or job.num_observations), trial, Decided(trial))[0]
-
-    def fail(
-        self, tx: Transaction, job: Job, trial: Trial, reason: EndReason, end_time: datetime | None = None
-    ) -> tuple[Job, Trial]:
-        """Fails a trial that its trainer ended, or that was lost; now unless there is an end time.
-
-        Without a result there is no miss: a trial that stopped early then only completed.
-        """
-        reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
-        trial = self._ended(job, with_current_cost(job, trial), undecided(reason), reason, end_time)
-        return self._save(tx, job, trial, Failed(trial))
-
-    def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
-        """Revives a lost trial that reports again, or one that resumes from a checkpoint."""
-        # Its row will tell the newest end only.
-        tx.add_event(JobEvent(trial.end_event or 0, EventKind.FAILED, trial.batch_size, trial))
-        job = after(job, Revived(trial))
-        tx.add_event(JobEvent(job.num_events, EventKind.REVIVED, trial.batch_size, trial))
-        lost_slot = trial.role is PruningGtsRole.EXPLORATION and job.search.exploring != trial.number
-        revived = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
-        if lost_slot and trial.policy_role:
-            revived = revived._replace(policy_role=trial.policy_role._replace(role=PruningGtsRole.CONCURRENT))
-        tx.save_job(job)
-        tx.save_trial(revived)
-        self._publisher.publish(tx, TrialRevived(revived))
-        return job, revived
-
-    def monitor(self, tx: Transaction, job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
-        """Keeps what measures a trial, if a result names something new."""
-        job_now, trial_now = with_monitor(job, trial, reported)
-        if trial_now == trial:
-            return job, trial
-        if trial_now.other_monitors:
-            job_now = with_job_warnings(job_now, trial_now, [monitor_warning(trial_now)])
-            self._publisher.publish(tx, MonitorsDiffer(trial_now))
-        if job_now != job:
-            tx.save_job(job_now)
-        tx.save_trial(trial_now)
-        return job_now, trial_now
-
-    def warn(self, tx: Transaction, job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial]:
-        """Keeps the warnings that are new to a trial."""
-        job, trial, new = with_warnings(job, trial, found)
-        if new:
-            tx.save_job(job)
-            tx.save_trial(trial)
-            for warning in new:
-                self._publisher.publish(tx, TrialWarned(trial, warning))
-        return job, trial
-
-    async def warn_of_miss(self, tx: Transaction, job: Job, trial: Trial, *new: float) -> tuple[Job, Trial]:
-        """Warns if the metric of a trial that missed the target moved away from it.
-
-        Trials that a falling bound stops are not checked: another trial has reached the target.
-
-        Args:
-            tx: The transaction.
-            job: The job.
-            trial: The trial, with its last measurement.
-            new: Metrics of the epochs that this transaction saved.
-        """
-        if trial.last is None or trial.last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:
-            return job, trial
-        span = await tx.metric_span(trial.number)
-        for metric in new:
-            span = span.add(metric)
-        return self.warn(tx, job, trial, of_missed_target(job.spec, trial, span, trial.last))
-
-    async def warn_of_cheap_delivery(
-        self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict
-    ) -> tuple[Job, Trial]:
-        """Warns of a trial that reached the target far below the usual cost; a second one of its batch size counts."""
-        if not job.counts(trial) or trial.last is None or not verdict.converged:
-            return job, trial
-        found = of_cheap_delivery(job, trial, verdict.cost)
-        if found is None and is_perfect_at_once(job.spec, trial.last) and is_cheapest(job, verdict.cost):
-            found = of_perfect_delivery(job, trial, await tx.events())
-        if found is None:
-            return job, trial
-        doubtful = next((known for known in job.warnings if known.reason is found.reason), None)
-        earlier = await tx.trial(doubtful.trial_number) if doubtful else None
-        if earlier is not None and earlier.batch_size == trial.batch_size:
-            return without_warnings_of(job, earlier, found.reason), trial
-        return self.warn(tx, job, trial, [found])
-
-    def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
-        """Deletes a job; returns its running trials, which will be stopped."""
-        stopped = [self._ended(job, trial, TrialStatus.DECIDED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
-        for trial in stopped:
-            self._publisher.publish(tx, TrialEnded(trial))
-        self._publisher.publish(tx, JobDeleted(job, len(stopped)))
-        return stopped
-
-    async def free_slot(self, tx: Transaction, job: Job) -> Job:
-        """Frees the exploration slot if its trial's lease has expired."""
-        holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
-        if holder is not None and tx.lease_expired(holder):
-            return self.fail(tx, job, holder, EndReason.LOST)[0]
-        return job
-
-    def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
-        before, job = job, with_change_warnings(without_contradicted(after(job, event), trial))
-        tx.save_job(job)
-        tx.save_trial(trial)
-        self._publisher.publish(tx, TrialEnded(trial))
-        self._publisher.publish_search(tx, before, job)
-        return job, trial
-
-    def _ended(
-        self,
-        job: Job,
-        trial: Trial,
-        status: TrialStatus,
-        reason: EndReason | None,
-        end_time: datetime | None = None,
-    ) -> Trial:
-        end_time = self._clock() if end_time is None else end_time
-        if trial.start_time is not None:
-            # The system clock may have been set back while no server ran.
-            end_time = max(end_time, trial.start_time)
-        place = job.num_events + 1
-        return trial._replace(
-            status=status,
-            end_reason=reason,
-            end_time=end_time,
-            lease_expire_time=None,
-            heartbeat_interval=None,
-            end_event=place,
-        )
+    job: Job
+    trial: Trial
+    events: tuple[Event, ...] = ()
 
 
-def after(job: Job, event: Event) -> Job:
-    """The job after its next event, which changes its search unless it is one of a trial that does not count."""
-    job = replace(job, num_events=job.num_events + 1)
-    if not isinstance(event, Banned | Unbanned | Readmitted) and not job.counts(event.trial):
-        # An import may be excluded from its start.
-        dispatched = isinstance(event, Dispatched)
-        return replace(job, search=replace(job.search, num_trials=event.trial.number)) if dispatched else job
-    return replace(job, search=history.observe(POLICIES[job.spec.policy], job.spec, job.search, event))
+def revived(done: Progress, now: datetime) -> Progress:
+    """Revives a lost trial that reports again, or one that resumes from a checkpoint."""
+    job, before, events = done
+    trial = before.renew(before.last, job.spec.lease_expiry(now))
+    event = TrialRevived(trial, before, job.num_events + 1)
+    job = after(job, event)
+    if trial.policy_role and trial.role is PruningGtsRole.EXPLORATION and job.search.exploring != trial.number:
+        trial = trial._replace(policy_role=trial.policy_role._replace(role=PruningGtsRole.CONCURRENT))
+        event = replace(event, trial=trial)
+    return Progress(job, trial, (*events, event))
+
+
+def measured_by(done: Progress, reported: MonitorKinds) -> Progress:
+    """Keeps what measures a trial, if a result names something new."""
+    job, trial = with_monitor(done.job, done.trial, reported)
+    if trial == done.trial:
+        return done
+    event: Event = MonitorNamed(trial)
+    if (warning := trial.monitor_warning) is not None:
+        job, event = with_job_warnings(job, trial, [warning]), MonitorsDiffer(trial, warning)
+    return Progress(job, trial, (*done.events, event))
+
+
+def warned(done: Progress, found: Iterable[TrialWarning]) -> Progress:
+    """Keeps the warnings that are new to a trial."""
+    job, trial, new = with_warnings(done.job, done.trial, found)
+    return Progress(job, trial, (*done.events, *(TrialWarned(trial, warning) for warning in new))) if new else done
+
+
+def decided(done: Progress, verdict: Verdict, now: datetime) -> Progress:
+    """Ends a decided trial."""
+    job, trial, _ = done
+    place = None if trial.doubtful else job.num_observations + 1
+    trial = _ended(job, trial, TrialStatus.DECIDED, verdict.end_reason, now)._replace(
+        cost=verdict.cost,
+        cost_bound=verdict.bound,
+        converged=verdict.converged,
+        target_reached=verdict.target_reached,
+        observation=place,
+        best_known=is_best_known(job),
+    )
+    return _with_end(done, replace(job, num_observations=place or job.num_observations), trial)
+
+
+def failed(done: Progress, reason: EndReason, now: datetime) -> Progress:
+    """Fails a trial that its trainer ended, or that was lost.
+
+    Without a result there is no miss: a trial that stopped early then only completed.
+    """
+    reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
+    trial = _ended(done.job, with_current_cost(done.job, done.trial), undecided(reason), reason, now)
+    return _with_end(done, done.job, trial)
+
+
+def stopped(job: Job, running: Iterable[Trial], now: datetime) -> tuple[Job, Sequence[Event]]:
+    """Ends the running trials whose newest cost exceeds their bound."""
+    events: list[Event] = []
+    for trial in running:
+        if trial.last is None:
+            continue
+        verdict = judge(job.spec, bound_of(job, trial), trial.last)
+        if verdict.end_reason is EndReason.COST_BOUND:
+            done = decided(Progress(job, trial), verdict, now)
+            job = done.job
+            events += done.events
+    return job, events
+
+
+def deleted(job: Job, running: Sequence[Trial], now: datetime) -> Sequence[Event]:
+    """The events of the deletion of a job: its running trials are stopped first."""
+    ends = [_ended(job, trial, TrialStatus.DECIDED, EndReason.JOB_DELETED, now) for trial in running]
+    return [*map(TrialDecided, ends), JobDeleted(job.spec, job.num_trials, len(ends))]
+
+
+def best_known_changes(before: Job, job: Job) -> Iterable[Event]:
+    """The event of another batch size that is the best known one since `before`."""
+    size, cost = job.search.best_known, job.search.best_known_cost
+    if size is not None and cost is not None and size != before.search.best_known:
+        yield BestKnownChanged(job.spec, size, cost)
+
+
+async def concluded(
+    tx: Transaction, done: Progress, verdict: Verdict, now: datetime, *, new: Sequence[float] = ()
+) -> Progress:
+    """Ends a decided trial, with warnings of what looks wrong about its end.
+
+    Args:
+        tx: The transaction, for what was saved before.
+        done: The trial, with its last measurement.
+        verdict: The verdict about that measurement.
+        now: When it ends.
+        new: Metrics of the epochs that are not saved yet.
+    """
+    if not verdict.target_reached:
+        done = await with_miss_warning(tx, done, new)
+    return decided(await _with_doubt(tx, done, verdict), verdict, now)
+
+
+async def with_miss_warning(tx: Transaction, done: Progress, new: Iterable[float] = ()) -> Progress:
+    """Warns if the metric of a trial that missed the target moved away from it.
+
+    Trials that a falling bound stops are not checked: another trial has reached the target.
+
+    Args:
+        tx: The transaction, for what was saved before.
+        done: The trial, with its last measurement.
+        new: Metrics of the epochs that are not saved yet.
+    """
+    trial = done.trial
+    if trial.last is None or trial.last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:
+        return done
+    span = await tx.metric_span(trial.number)
+    for metric in new:
+        span = span.add(metric)
+    return warned(done, of_missed_target(done.job.spec, trial, span, trial.last))
+
+
+async def _with_doubt(tx: Transaction, done: Progress, verdict: Verdict) -> Progress:
+    """Warns of a trial that reached the target far below the usual cost; a second one of its batch size counts."""
+    job, trial, events = done
+    if not job.counts(trial) or trial.last is None or not verdict.converged:
+        return done
+    found = of_cheap_delivery(job, trial, verdict.cost)
+    if found is None and is_perfect_at_once(job.spec, trial.last) and is_cheapest(job, verdict.cost):
+        found = of_perfect_delivery(job, trial, await tx.events())
+    if found is None:
+        return done
+    doubtful = next((known for known in job.warnings if known.reason is found.reason), None)
+    earlier = await tx.trial(doubtful.trial_number) if doubtful else None
+    if earlier is not None and earlier.batch_size == trial.batch_size:
+        return Progress(without_warnings_of(job, earlier, found.reason), trial, events)
+    return warned(done, [found])
+
+
+def stop_over_bound(store: Store, tx: Transaction) -> None:
+    """Ends every running trial of a job whose newest cost exceeds its bound, which may just have fallen.
+
+    Of many trials the first end in this block, and the others in blocks of a few, with other calls in between. The exit
+    of this block returns when all have ended.
+    """
+    running = tx.running()
+    _stop(store, tx, running[:_AT_ONCE])
+    if others := [trial.number for trial in running[_AT_ONCE:]]:
+        tx.follow_up(partial(_stop_others, store, running[0].job_id, others))
+
+
+def _stop(store: Store, tx: Transaction, running: Iterable[Trial]) -> None:
+    if tx.job is not None:
+        job, events = stopped(tx.job, running, store.clock())
+        tx.record(job, *events)
+
+
+async def _stop_others(store: Store, job_id: str, numbers: Sequence[int]) -> None:
+    while numbers:
+        piece, numbers = numbers[:_AT_ONCE], numbers[_AT_ONCE:]
+        # A transaction that changes nothing waits for nothing.
+        await asyncio.sleep(0)  # pragma: no mutate: or waits longer
+        await _stop_piece(store, job_id, piece)
+
+
+@retried
+async def _stop_piece(store: Store, job_id: str, numbers: Sequence[int]) -> None:
+    async with store.transaction(job_id) as tx:
+        _stop(store, tx, [trial for trial in map(tx.running_trial, numbers) if trial is not None])
+
+
+def _with_end(done: Progress, job: Job, trial: Trial) -> Progress:
+    event = ended(trial)
+    job = with_change_warnings(without_contradicted(after(job, event), trial))
+    return Progress(job, trial, (*done.events, event, *_search_changes(done.job, job)))
+
+
+def _search_changes(before: Job, job: Job) -> Iterable[Event]:
+    """What is new in a search: other statuses of batch sizes, detected changes, the best known one."""
+    if job.search is before.search:
+        return
+    for old, new in zip(before.search.arms, job.search.arms, strict=True):
+        if new is not old:
+            was, now = (state(each.search, arm, job.spec.job_id) for each, arm in ((before, old), (job, new)))
+            if was.status is not now.status and not new.banned:
+                yield BatchSizeStatusChanged(job.spec, new.batch_size, now.status.value, now.reason)
+    for change in new_changes(before, job):
+        yield ChangeDetected(job.spec, change)
+    yield from best_known_changes(before, job)
+
+
+def _ended(job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None, end_time: datetime) -> Trial:
+    if trial.start_time is not None:
+        # The system clock may have been set back while no server ran.
+        end_time = max(end_time, trial.start_time)
+    return trial._replace(
+        status=status,
+        end_reason=reason,
+        end_time=end_time,
+        lease_expire_time=None,
+        heartbeat_interval=None,
+        end_event=job.num_events + 1,
+    )

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import (
-    Decision,
     EnergyQuality,
     Job,
     MonitorKinds,
     Trial,
-    TrialWarning,
-    WarningReason,
 )
 
 LONGEST_KIND = 50
@@ -24,8 +20,6 @@ MOST_KINDS = 8
 
 MOST_OTHERS = 8
 """Other monitors that are kept of one trial or job, likewise."""
-
-_HOW_FAR = {EnergyQuality.PARTLY_ESTIMATED: "partly an estimate", EnergyQuality.ESTIMATED: "an estimate"}
 
 
 def monitor_fault(monitor: MonitorKinds) -> str | None:
@@ -86,26 +80,3 @@ def _others(monitor: MonitorKinds, *known: MonitorKinds) -> tuple[MonitorKinds, 
 def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
     """The same kinds, partly estimated if the monitor that failed for a while is among them."""
     return known.joined(failed) if set(failed.kinds) <= set(known.kinds) else known
-
-
-def with_monitor_notes(trial: Trial, decision: Decision) -> Decision:
-    """The decision, completed by whether its energy is an estimate."""
-    how_far = _HOW_FAR.get(trial.monitor.quality)
-    if how_far and not trial.undecided:
-        decision = decision._replace(message=f"{decision.message}; the energy is {how_far}")
-    return decision
-
-
-def warnings_of(trial: Trial) -> Sequence[TrialWarning]:
-    """All warnings of a trial."""
-    return (*trial.warnings, monitor_warning(trial)) if trial.other_monitors else trial.warnings
-
-
-def monitor_warning(trial: Trial) -> TrialWarning:
-    """The warning of a trial whose monitor differs from earlier ones of its job."""
-    others = " and ".join(map(str, trial.other_monitors))
-    message = (
-        f"trial {trial.number} is measured by {trial.monitor}, earlier results of job {trial.job_id!r} by "
-        f"{others}: their costs cannot be compared; use a separate job_id for each monitor"
-    )
-    return TrialWarning(WarningReason.MONITORS_DIFFER, "result.monitor", message, trial.number)

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, ProfileResult, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, Violation
-from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
+from wattwise_server.events import PowerProfiled, ProfileReported
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.lookup import find_trial
-from wattwise_server.usecases.publishing import Publisher
+from wattwise_server.usecases.finding import find_trial
 from wattwise_server.usecases.report import LARGEST_COST, power_limit_fault
 from wattwise_server.usecases.retries import retried
 
@@ -56,10 +54,8 @@ class PowerLimitProfiler:
     restart of the server as the trial does.
     """
 
-    def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock
-        self._publisher = Publisher(clock, observer)
 
     @retried
     async def acquire(self, key: TrialId) -> AcquiredLimit:
@@ -81,7 +77,7 @@ class PowerLimitProfiler:
             if not asking.running or asking.excluded:
                 # Lost or ended: it may ask again after it was revived. An excluded one does not count.
                 return AcquiredLimit(PowerAction.WAIT)
-            tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
+            tx.record(job.with_power_limit(state._replace(profiling=asking.number)))
             return AcquiredLimit(PowerAction.PROFILE)
 
     @retried
@@ -95,19 +91,17 @@ class PowerLimitProfiler:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             _check_profile(job.spec, samples)
-            # The limit is the first field of a sample.
-            profile = ProfileResult(cheapest(job.spec, samples), highest=max(samples))
+            highest = max(samples, key=lambda sample: sample.limit_watts_per_gpu)
+            profile = ProfileResult(cheapest(job.spec, samples), highest)
             state = job.power_limit(trial.batch_size)
             changed = state._replace(profiling=None) if state.profiling == trial.number else state
             if not trial.excluded:
                 changed = _with_profile(job.spec, changed, profile)
             best = changed.cheapest or profile.cheapest
             if changed != state:
-                tx.save_job(job.with_power_limit(changed))
-                self._publisher.publish(tx, PowerProfiled(trial, len(samples), best))
+                tx.record(job.with_power_limit(changed), PowerProfiled(trial, len(samples), best))
             if profile != trial.profile:
-                tx.save_trial(trial._replace(profile=profile))
-                tx.save_samples(trial, samples)
+                tx.record(tx.job, ProfileReported(trial._replace(profile=profile), samples))
             return best.limit_watts_per_gpu
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:
@@ -162,7 +156,7 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
 
 
 def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
-    limit, seconds, joules, steps = sample
+    limit, seconds, joules = sample.limit_watts_per_gpu, sample.time_seconds, sample.energy_joules
     faults = []
     if fault := power_limit_fault(limit):
         faults.append(("power_setting.limit_watts_per_gpu", fault))
@@ -170,8 +164,8 @@ def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
         faults.append(("time_seconds", f"is {seconds}; report the seconds that the steps took, above 0 and finite"))
     if joules is not None and not 0 <= joules < math.inf:
         faults.append(("energy_joules", f"is {joules}; report the joules of all GPUs, 0 or more and finite"))
-    if steps < 1:
-        faults.append(("steps", f"is {steps}; report the number of measured steps, 1 or more"))
+    if sample.steps < 1:
+        faults.append(("steps", f"is {sample.steps}; report the number of measured steps, 1 or more"))
     if not faults and not cost_per_step(spec, sample) <= LARGEST_COST:
         faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
     return faults

@@ -55,8 +55,8 @@ from wattwise_server.store.base import (
     TrialGroup,
 )
 from wattwise_server.usecases.changes import compared_from
+from wattwise_server.usecases.finding import find_job
 from wattwise_server.usecases.job_view import JobView, PowerProfile, listed_job_view, profiled_limit
-from wattwise_server.usecases.lookup import find_job
 
 Answer = TypeVar("Answer")
 

@@ -1,4 +1,4 @@
-"""What looks wrong about a trial but is not refused: found in its reports, kept with it and with its job."""
+"""What looks wrong about a trial but is not refused: found when it starts or ends, kept with it and with its job."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from wattwise_server.cost import with_unit
 from wattwise_server.domain import (
     EndReason,
-    EventKind,
     Job,
     JobEvent,
     JobSpec,
     Measurement,
     MetricSpan,
-    MonitorKinds,
     Trial,
     TrialOrigin,
     TrialWarning,
@@ -22,122 +21,16 @@ from wattwise_server.domain import (
     WarningReason,
 )
 from wattwise_server.errors import jobs_command
-from wattwise_server.policy.cost import with_unit
+from wattwise_server.events import TrialDecided
 
 LEAST_EPOCHS_TO_MOVE_AWAY = 3
 """Epochs of a trial before its metric can be said to move away from the target."""
-
-_GPU_KINDS = frozenset({"nvml", "amdsmi", "zeus"})
-_MOST_POWER_OF_GPUS = 2.0
-"""Times the job's maximum power, which GPUs exceed for moments."""
-
-_MOST_POWER = 3.0
-"""Times the job's maximum power: above it a unit is wrong, since a power plug draws less beside the GPUs."""
-
-_MOST_OTHER_WATTS = 2000.0
-"""What other kinds of monitor may measure beside that, such as that of the processors beside a small GPU."""
 
 _CHEAP = 0.1
 """The share of the usual cost of its batch size below which a delivery is doubtful."""
 
 _CHEAPER = 0.5
 """The same of the cheapest cost: cheap deliveries that were confirmed are usual."""
-
-
-def in_report(
-    spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
-) -> Iterator[TrialWarning]:
-    """The warnings of one report.
-
-    Args:
-        spec: The job.
-        trial: The trial.
-        before: Its measurement before; None for the first one.
-        measurement: The new measurement.
-        reached: Whether it reaches the target.
-    """
-    number, epoch, metric = trial.number, measurement.epoch, measurement.metric
-    ranges = _of_ranges(spec, number, before, measurement, reached=reached)
-    if ranges is not None:
-        # Also why the target was reached at once.
-        yield ranges
-    elif number == epoch == 1 and reached:
-        message = (
-            f"the job's first trial reached the target {spec.target_metric:g} with {metric:g} in its first epoch: "
-            "register the job under a new job_id with a target that takes training, or, if "
-            f"{_other_better(spec)} metric is better, with that direction"
-        )
-        yield TrialWarning(WarningReason.TARGET_REACHED_AT_ONCE, "job.target.value", message, number)
-    if before is None and not measurement.energy_joules and spec.eta_knob:
-        what = "no energy was measured" if measurement.energy_joules is None else "0 J were reported"
-        message = (
-            f"{what} up to epoch {epoch} although eta_knob is {spec.eta_knob:g}, so that the cost is that "
-            "of the time alone: use a monitor that measures energy, or set eta_knob to 0 under a new job_id"
-        )
-        yield TrialWarning(WarningReason.NO_ENERGY, "result.measurement.energy_joules", message, number)
-
-
-def _of_ranges(
-    spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement, *, reached: bool
-) -> TrialWarning | None:
-    """The warning of a metric or a target that seems to be in percent while the other one is not."""
-    epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
-    # A loss above 1 is usual, and NaN is reported by a training that has diverged.
-    if not spec.higher_is_better or math.isnan(metric):
-        return None
-    if 0 <= target <= 1 and not 0 <= metric <= 1:
-        message = (
-            f"the metric is {metric:g} in epoch {epoch}, outside of [0, 1], while the target {target:g} is inside: "
-            "report the metric and set the target in the same unit"
-        )
-        if before is None and reached:
-            message += (
-                "; or, if it is a loss, which is to fall to the target, register the job under a new job_id with "
-                "the direction DIRECTION_LOWER_IS_BETTER"
-            )
-        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.measurement.metric", message, number)
-    # A first epoch below 1 percent is usual, and 0 has no unit.
-    later = epoch > 1 or spec.max_epochs == 1
-    if target > 1 and later and 0 < metric <= 1 and (before is None or 0 <= before.metric <= 1):
-        message = (
-            f"the metric is {metric:g} in epoch {epoch}, within [0, 1], while the target {target:g} is above 1, which "
-            "such a metric never reaches: report the metric and set the target in the same unit"
-        )
-        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "job.target.value", message, number)
-    return None
-
-
-def of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
-    """The warning of a report of more energy than the job's GPUs can draw in its time."""
-    joules, seconds = measurement.energy_joules or 0.0, measurement.time_seconds
-    # The first energy after epochs without energy may be that of the whole trial.
-    if before is not None and before.energy_joules is not None and seconds > before.time_seconds:
-        joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
-    # For every report.
-    if joules <= _MOST_POWER_OF_GPUS * spec.gpu.max_power_watts * seconds:
-        return None
-    if joules <= _most_watts(spec, trial.monitor) * seconds:
-        return None
-    what = (
-        "import it under another name with joules and seconds since its start"
-        if trial.origin is TrialOrigin.IMPORTED
-        else "check the monitor, or the units of the report"
-    )
-    message = (
-        f"{joules:g} J in {seconds:g} s of epoch {measurement.epoch} are {joules / seconds:.4g} W, while the job's "
-        f"GPUs draw at most {spec.gpu.max_power_watts:g} W together: exclude the trial by "
-        f"{jobs_command('exclude-trial', trial.job_id, trial.number)}, and {what}"
-    )
-    return TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.measurement.energy_joules", message, trial.number)
-
-
-def _most_watts(spec: JobSpec, monitor: MonitorKinds) -> float:
-    most = spec.gpu.max_power_watts
-    if not monitor.kinds:
-        return _MOST_POWER * most
-    if all(kind.removesuffix("-polled") in _GPU_KINDS for kind in monitor.kinds):
-        return _MOST_POWER_OF_GPUS * most
-    return _MOST_POWER * most + _MOST_OTHER_WATTS
 
 
 def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | None:
@@ -165,7 +58,7 @@ def is_cheapest(job: Job, cost: float) -> bool:
 
 def of_perfect_delivery(job: Job, trial: Trial, events: Iterable[JobEvent]) -> TrialWarning | None:
     """The warning of a trial with the best metric there is in its first epoch, if the job's deliveries took more."""
-    others = [event.trial for event in events if event.trial and event.kind is EventKind.DECIDED]
+    others = [event.trial for event in events if event.trial and event.kind == TrialDecided.kind]
     epochs = [
         other.last.epoch
         for other in others
@@ -209,7 +102,7 @@ def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measur
     if away:
         message = (
             f"in {span.epochs} epochs the metric went from {first:g} to {last.metric:g}, away from the target "
-            f"{spec.target_metric:g}: if {_other_better(spec)} metric is better, register the job under a new job_id "
+            f"{spec.target_metric:g}: if {other_better(spec)} metric is better, register the job under a new job_id "
             "with that direction"
         )
         yield TrialWarning(WarningReason.METRIC_MOVES_AWAY, "job.target.direction", message, trial.number)
@@ -299,5 +192,6 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
     return ended.number > warning.trial_number and not has
 
 
-def _other_better(spec: JobSpec) -> str:
+def other_better(spec: JobSpec) -> str:
+    """The kind of metric that a job of the other direction has."""
     return "a lower" if spec.higher_is_better else "a higher"

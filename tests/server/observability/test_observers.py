@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from wattwise.rpc.client import new_id
 from wattwise_server.clock import steady_clock
-from wattwise_server.observability.events import Event, Notification, Observers
+from wattwise_server.events import Event
+from wattwise_server.observability.observers import Notification, Observers
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.training import Training
 
 from tests.server.site import draft
 
@@ -56,7 +57,7 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
     """A job is registered and a trial dispatched although every observer raises."""
     observers, clock = Observers([Faulty(early=True), Faulty(early=False)]), steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
-        optimizer = Optimizer(store, clock, observer=observers)
+        optimizer = Training(store)
         assert (await optimizer.register(draft("j-1")))[1]
         trial = await optimizer.next_trial("j-1", new_id())
         assert trial.number == 1

@@ -22,7 +22,8 @@ from wattwise_server.domain import (
     TrialStatus,
     undecided,
 )
-from wattwise_server.policy.base import Choice, Decided, Dispatched, Exhausted, Failed, Revived
+from wattwise_server.events import TrialDecided, TrialDispatched, TrialRevived, ended
+from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import judge
@@ -80,14 +81,14 @@ class SimulatedJob:
     def _dispatched(self, batch_size: int, origin: TrialOrigin, role: PruningGtsTrial | None) -> Trial:
         self.trials += 1
         trial = Trial(self.spec.job_id, self.trials, batch_size, origin, role, NOW, str(self.trials))
-        self.search = observe(self.policy, self.spec, self.search, Dispatched(trial))
+        self.search = observe(self.policy, self.spec, self.search, TrialDispatched(trial))
         return trial
 
     def decide(self, trial: Trial, cost: float, reason: EndReason | None = None, *, converged: bool = True) -> Trial:
         """Ends it with a decision."""
-        ended = trial._replace(status=TrialStatus.DECIDED, end_reason=reason, cost=cost, converged=converged)
-        self.search = observe(self.policy, self.spec, self.search, Decided(ended))
-        return ended
+        decided = trial._replace(status=TrialStatus.DECIDED, end_reason=reason, cost=cost, converged=converged)
+        self.search = observe(self.policy, self.spec, self.search, TrialDecided(decided))
+        return decided
 
     def run(
         self, trial: Trial, epochs: int | None, epoch_cost: float = 10.0, steps: Iterable[int] | None = None
@@ -112,11 +113,11 @@ class SimulatedJob:
 
     def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:
         """Ends it without one."""
-        ended = trial._replace(status=undecided(reason), end_reason=reason, cost=cost)
-        self.search = observe(self.policy, self.spec, self.search, Failed(ended))
-        return ended
+        failed = trial._replace(status=undecided(reason), end_reason=reason, cost=cost)
+        self.search = observe(self.policy, self.spec, self.search, ended(failed))
+        return failed
 
     def revive(self, trial: Trial) -> bool:
         """Hears of a lost one again; says whether it has the exploration slot back."""
-        self.search = observe(self.policy, self.spec, self.search, Revived(trial))
+        self.search = observe(self.policy, self.spec, self.search, TrialRevived(trial, trial))
         return self.search.exploring == trial.number

@@ -14,10 +14,11 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import DetectedChange, JobSpec, Search
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
+from wattwise_server.events import EpochReported, SearchEvent
+from wattwise_server.policy.base import ArmBelief, Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.usecases.rebuild import rebuilt
+from wattwise_server.policy.search import rebuilt
 
 from tests.replay.worlds import job, workload, world
 from tests.server.site import Site, draft, report
@@ -39,8 +40,8 @@ class Careful:
         size = spec.default_batch_size if len(seen) < 5 else spec.batch_sizes[-1]
         return Choice(size, f"{len(seen)} epochs were seen")
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
-        if isinstance(event, Reported) and event.trial.last is not None:
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+        if isinstance(event, EpochReported) and event.trial.last is not None:
             return replace(search, notes=json.dumps([*json.loads(search.notes or "[]"), event.trial.last.epoch]))
         return Gts().observe(spec, search, event)
 

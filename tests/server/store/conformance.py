@@ -15,7 +15,6 @@ from wattwise_server.domain import (
     ComputedUsage,
     EndReason,
     EnergyQuality,
-    EventKind,
     GpuGroup,
     Job,
     JobEvent,
@@ -39,6 +38,7 @@ from wattwise_server.domain import (
     WarningReason,
 )
 from wattwise_server.errors import TooManyJobsError
+from wattwise_server.events import BatchSizeBanned, TrialDecided, TrialDispatched, TrialLost, TrialRevived
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import JobList, Store, TrialList
 from wattwise_server.usecases.retries import retried
@@ -269,20 +269,20 @@ class StoreConformance(FigureTests):
             await save_with_trial(store, "another")
             async with store.transaction("j") as tx:
                 tx.save_job(replace(with_trials(a_job(), 2), num_events=6))
-                tx.add_event(JobEvent(2, EventKind.BANNED, 16))
-                tx.add_event(JobEvent(3, EventKind.FAILED, 8, lost))
-                tx.add_event(JobEvent(4, EventKind.REVIVED, 8, lost))
+                tx.add_event(JobEvent(2, BatchSizeBanned.kind, 16))
+                tx.add_event(JobEvent(3, TrialLost.kind, 8, lost))
+                tx.add_event(JobEvent(4, TrialRevived.kind, 8, lost))
                 tx.save_trial(ended)
                 tx.save_trial(a_trial(2, dispatch_event=5))
         async with opener() as store, store.transaction("j") as tx:
             events = await tx.events()
         assert [(event.number, event.kind, event.batch_size) for event in events] == [
-            (1, EventKind.DISPATCHED, 8),
-            (2, EventKind.BANNED, 16),
-            (3, EventKind.FAILED, 8),
-            (4, EventKind.REVIVED, 8),
-            (5, EventKind.DISPATCHED, 8),
-            (6, EventKind.DECIDED, 8),
+            (1, TrialDispatched.kind, 8),
+            (2, BatchSizeBanned.kind, 16),
+            (3, TrialLost.kind, 8),
+            (4, TrialRevived.kind, 8),
+            (5, TrialDispatched.kind, 8),
+            (6, TrialDecided.kind, 8),
         ]
         trials = [event.trial for event in events]
         assert trials[1] is None

@@ -15,7 +15,6 @@ from wattwise_server.domain import (
     EndReason,
     GpuGroup,
     HistoryEntry,
-    HistoryKind,
     Job,
     JobSpec,
     Launch,
@@ -28,6 +27,7 @@ from wattwise_server.domain import (
     Usage,
     WarningReason,
 )
+from wattwise_server.events import JobDeleted, JobRegistered, TrialFailed
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import with_cost
 from wattwise_server.store.base import (
@@ -613,7 +613,7 @@ class FigureTests:
 
     async def test_history_outlives_its_job(self, opener: Opener) -> None:
         """Entries, some about no trial, are listed newest first, by job, prefix and kind; old ones are forgotten."""
-        kinds = [HistoryKind.JOB_REGISTERED, HistoryKind.TRIAL_FAILED, HistoryKind.JOB_DELETED]
+        kinds = [JobRegistered.kind, TrialFailed.kind, JobDeleted.kind]
         entries = [
             HistoryEntry(
                 minutes(number), kind, job_id, f"said {number}", number or None, 8 if number else None, "5f0c2a9be1d4"
@@ -638,7 +638,7 @@ class FigureTests:
             assert await listed() == entries[::-1]
             assert await listed(job_id="a") == entries[2::-1]
             assert await listed(prefix="ab") == entries[:2:-1]
-            assert await listed(kinds=(HistoryKind.TRIAL_FAILED,)) == [entries[4], entries[1]]
+            assert await listed(kinds=(TrialFailed.kind,)) == [entries[4], entries[1]]
             (page,) = await store.reads.history(HistoryList(), (), 1)
             assert await listed(page.place, 2) == [entries[4], entries[3]]
             await store.forget_history(minutes(1))

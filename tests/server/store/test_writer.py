@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from wattwise_server.errors import ConflictError, StorageUnavailableError
-from wattwise_server.observability.events import Observers
+from wattwise_server.observability.observers import Observers
 from wattwise_server.store.base import JobList
 from wattwise_server.store.changes import PruneEvents, Put, delete_job, insert_job
 from wattwise_server.store.open import open_store

@@ -538,7 +538,7 @@ async def test_page_of_events_is_cut_by_its_size(tmp_path: Path, monkeypatch: py
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
-    control = Control(site.store, lambda: site.now)
+    control = Control(site.store)
     for number in range(120):
         await control.set_paused("j", paused=number % 2 == 0)
     reader = JobReaderService(

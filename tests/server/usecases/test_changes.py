@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.domain import ChangedQuantity, DetectedChange, HistoryKind, Measurement, WarningReason
+from wattwise_server.domain import ChangedQuantity, DetectedChange, Measurement, WarningReason
+from wattwise_server.events import ChangeDetected
 from wattwise_server.policy.knowledge_gradient.state import read_changes
 from wattwise_server.policy.savings import LEAST_SPREAD, boundary
 from wattwise_server.store.base import HistoryList, PolicyState
@@ -325,7 +326,7 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft(policy="knowledge_gradient", max_epochs=50))
-    importer = Importer(site.store, lambda: site.now)
+    importer = Importer(site.store)
     for number, epochs in enumerate([10] * USUAL + [30] * 10, 1):
         last = Measurement(epochs, float(epochs), 10.0 * epochs, 0.95, site.now)
         await importer.import_trial(ImportedTrial("j", f"night {number}", 16, [last], None))
@@ -337,6 +338,6 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     assert change.since_trial < change.detected_by_trial < job.num_trials
     (warning,) = job.warnings
     assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by_trial)
-    (listed,) = await site.store.reads.history(HistoryList(kinds=(HistoryKind.CHANGE_DETECTED,)), (), 9)
+    (listed,) = await site.store.reads.history(HistoryList(kinds=(ChangeDetected.kind,)), (), 9)
     assert (listed.entry.message, listed.entry.trial_number) == (change.message, change.detected_by_trial)
     await site.close()

@@ -13,7 +13,8 @@ from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise.spec import policy_name
 from wattwise_server.domain import EndReason
-from wattwise_server.observability.events import Event, JobChanged, Notification
+from wattwise_server.events import Event, JobChanged
+from wattwise_server.observability.observers import Notification
 from wattwise_server.usecases.control import Control
 
 from tests.jobs import Trainer, policy_message, set_policy
@@ -634,7 +635,7 @@ class Changes:
 
     def prepare(self, event: Event) -> Notification:
         assert isinstance(event, JobChanged)
-        return lambda: self.seen.append((event.change, event.batch_size, event.trial_number))
+        return lambda: self.seen.append((event.change, event.about.batch_size, event.about.trial_number))
 
 
 async def test_every_change_is_published_once(tmp_path: Path) -> None:
@@ -644,7 +645,8 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
     await site.optimizer.register(draft())
     trial = await site.optimizer.next_trial("j", new_id())
     await site.optimizer.end_trial(trial.key, EndReason.ERROR)
-    control = Control(site.store, lambda: site.now, changes)
+    site.store.observer = changes
+    control = Control(site.store)
     calls: dict[tuple[str, int | None, int | None], Any] = {
         ("batch size banned", 8, None): lambda: control.set_banned("j", 8, banned=True),
         ("batch size unbanned", 8, None): lambda: control.set_banned("j", 8, banned=False),

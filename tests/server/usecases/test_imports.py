@@ -108,7 +108,7 @@ async def test_import_can_share_a_commit_with_a_deletion(tmp_path: Path, monkeyp
     submit = writer.submit
     monkeypatch.setattr(writer, "submit", lambda owner, rows, then=None: submit(owner, [*rows, deletion], then))
     measured = [Measurement(epoch, epoch, epoch, 0.1, UNKNOWN_TIME) for epoch in (1, 2)]
-    importer = Importer(site.store, lambda: site.now)
+    importer = Importer(site.store)
     await importer.import_trial(ImportedTrial("j", "a", 16, measured, EndReason.COMPLETED))
     assert site.rows() == {(1, 1): [1, 2]}
     await site.close()

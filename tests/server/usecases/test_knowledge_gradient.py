@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
-from wattwise_server.policy.cost import with_unit
+from wattwise_server.cost import with_unit
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer

@@ -19,8 +19,8 @@ from wattwise_server.domain import EndReason, PruningGtsRole, TrialId
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.training import Training
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -307,7 +307,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
     """Leases of three hundred jobs that expire at once end their trials in a few commits."""
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
-        optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
+        optimizer, administration = Training(store), Administration(store)
         for number in range(300):
             await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
             trial = await optimizer.next_trial(f"j{number}", new_id())

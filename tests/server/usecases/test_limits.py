@@ -33,7 +33,7 @@ from wattwise_server.store import reads
 from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
 from wattwise_server.usecases import lifecycle, optimizer
-from wattwise_server.usecases.lookup import find_trial
+from wattwise_server.usecases.finding import find_trial
 from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.statistics import Statistics
 

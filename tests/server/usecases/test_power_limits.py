@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import Arm, GpuGroup, JobSpec, PowerLimitState, PowerSample, Search
-from wattwise_server.policy.base import Event
+from wattwise_server.events import SearchEvent
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerAction, PowerLimitProfiler
 from wattwise_server.usecases.report import LARGEST_COST
+from wattwise_server.usecases.training import Training
 
 from tests.jobs import Trainer, power_sample, power_setting
 from tests.live_server import LiveServer
@@ -181,7 +181,7 @@ async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
     """A trial whose lease has expired no longer profiles, even before it is lost."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
-        optimizer, limits = Optimizer(store, lambda: now), PowerLimitProfiler(store, lambda: now)
+        optimizer, limits = Training(store), PowerLimitProfiler(store)
         await optimizer.register(draft(batch_sizes=(8,), default_batch_size=8, trial_lease_seconds=300.0))
         first, second = [(await optimizer.next_trial("j", name)).key for name in ("first", "second")]
         assert (await limits.acquire(first)).action is PowerAction.PROFILE
@@ -198,7 +198,7 @@ class Rebuilding(Gts):
 
     alone = False
 
-    def observe(self, spec: JobSpec, search: Search, _event: Event) -> Search:
+    def observe(self, spec: JobSpec, search: Search, _event: SearchEvent) -> Search:
         return replace(search, arms=tuple(map(Arm, spec.batch_sizes)))
 
 
@@ -210,7 +210,7 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
     await site.optimizer.register(draft(policy="gts", batch_sizes=(8, 16), trial_lease_seconds=0.0))
     trials = [await site.optimizer.next_trial("j", new_id()) for _ in range(8)]
     by_size = {trial.batch_size: trial.key for trial in trials}
-    profiler = PowerLimitProfiler(site.store, lambda: site.now)
+    profiler = PowerLimitProfiler(site.store)
     assert await profiler.report(by_size[8], [PowerSample(225.0, 1.0, 90.0, 10)]) == 225
     assert (await profiler.acquire(by_size[16])).action is PowerAction.PROFILE
     await report_epoch(site, by_size[8], 1, metric=0.95)

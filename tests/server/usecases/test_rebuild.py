@@ -27,6 +27,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
 from wattwise_server.policy.knowledge_gradient.state import read
+from wattwise_server.policy.search import rebuilt
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.open import open_sqlite
@@ -34,10 +35,9 @@ from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.changes import changes
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
-from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import AcquiredLimit, PowerAction, PowerLimitProfiler
-from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.report import Report
+from wattwise_server.usecases.training import Training
 
 from tests.changes import USUAL
 
@@ -53,7 +53,7 @@ class Site:
         self.url = f"sqlite:///{path}"
         self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
         self.store: SqliteStore
-        self.optimizer: Optimizer
+        self.optimizer: Training
         self.control: Control
         self.importer: Importer
 
@@ -62,8 +62,8 @@ class Site:
         """The database, open."""
         async with open_sqlite(self.url, lambda: self.now) as store:
             self.store = store
-            self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store, lambda: self.now)
-            self.importer = Importer(store, lambda: self.now)
+            self.optimizer, self.control = Training(store), Control(store)
+            self.importer = Importer(store)
             yield self
 
     async def register(self, **fields: Any) -> Job:
@@ -281,7 +281,7 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
     async def run() -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
-            profiler = PowerLimitProfiler(site.store, lambda: site.now)
+            profiler = PowerLimitProfiler(site.store)
             await site.register()
             bogus = await site.next()
             await profiler.report(bogus.key, [PowerSample(100.0, 1.0, 0.1, 10), PowerSample(200.0, 1.0, 0.2, 10)])
@@ -290,7 +290,7 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
             await site.control.set_trial_excluded(bogus.key, excluded=True)
             assert await profiler.acquire(bogus.key) == AcquiredLimit(PowerAction.WAIT)
         async with site.opened():
-            profiler = PowerLimitProfiler(site.store, lambda: site.now)
+            profiler = PowerLimitProfiler(site.store)
             assert await profiler.acquire(bogus.key) == AcquiredLimit(PowerAction.WAIT)
             await site.control.pin("j", bogus.batch_size)
             again = await site.next()
@@ -427,7 +427,7 @@ def test_change_follows_from_the_events(tmp_path: Path, window: int) -> None:
             await site.control.reset("j", new_id())
             assert (await site.job()).search == replace(fresh, num_trials=changed.num_trials)
             assert await site.rebuilt() == (await site.job()).search
-            await Administration(site.store, lambda: site.now).delete_job("j")
+            await Administration(site.store).delete_job("j")
             assert (await site.register(max_epochs=50, window_size=window)).search == fresh
 
     asyncio.run(run())

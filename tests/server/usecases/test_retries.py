@@ -10,15 +10,8 @@ import pytest
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, TrialStatus
 from wattwise_server.errors import JobDiffersError, StorageUnavailableError
-from wattwise_server.observability.events import (
-    EpochReported,
-    Event,
-    JobRegistered,
-    Notification,
-    Observers,
-    TrialDispatched,
-)
-from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.events import EpochReported, Event, JobRegistered, TrialDispatched
+from wattwise_server.observability.observers import Notification, Observers
 
 from tests.server.rival import Rival
 from tests.server.site import Site, draft, report
@@ -41,7 +34,7 @@ async def test_use_case_runs_again_after_conflicts(tmp_path: Path) -> None:
     """A job, a trial and an epoch that meet conflicts are saved once, and each is published once."""
     site, published = Site(tmp_path / "store.db"), Published()
     await site.open()
-    site.optimizer = Optimizer(site.store, lambda: site.now, observer=published)
+    site.store.observer = published
     rival = Rival(site.store, 3)
     assert (await site.optimizer.register(draft()))[1]
     rival.conflicts = 1
@@ -62,7 +55,7 @@ async def test_calls_that_share_a_conflict_run_again(tmp_path: Path) -> None:
     site, published = Site(tmp_path / "store.db"), Published()
     await site.open()
     await site.optimizer.register(draft(policy="gts"))
-    site.optimizer = Optimizer(site.store, lambda: site.now, observer=published)
+    site.store.observer = published
     rival = Rival(site.store, 2)
     found = await asyncio.gather(*(site.optimizer.next_trial("j", f"launch {number}") for number in range(8)))
     assert rival.met == 2

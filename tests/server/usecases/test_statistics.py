@@ -405,7 +405,7 @@ async def test_page_of_buckets_or_profiles_is_cut_by_its_size(tmp_path: Path, mo
     site = Site(tmp_path / "site.db")
     await site.open()
     await site.optimizer.register(draft())
-    control, profiler = Control(site.store, lambda: site.now), PowerLimitProfiler(site.store, lambda: site.now)
+    control, profiler = Control(site.store), PowerLimitProfiler(site.store)
     for number in range(9):
         await control.pin("j", (8, 16, 32)[number % 3])
         trial = await site.optimizer.next_trial("j", new_id())

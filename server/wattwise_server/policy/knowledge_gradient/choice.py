@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattwise_server.cost import with_unit
 from wattwise_server.domain import JobSpec, Search
-from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import failing, tried
 from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants

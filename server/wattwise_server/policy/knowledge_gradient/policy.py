@@ -12,21 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattwise_server.domain import Arm, DetectedChange, JobSpec, Search, Stage, Trial, TrialOrigin
+from wattwise_server.events import (
+    SearchEvent,
+    SearchEventOfBatchSize,
+    TrialDecided,
+    TrialRevived,
+    TrialStarted,
+    TrialUndecided,
+)
 from wattwise_server.policy.base import (
     ArmBelief,
-    Banned,
     Choice,
-    Decided,
-    Dispatched,
-    Event,
     Exhausted,
-    Failed,
     Prior,
-    Readmitted,
-    Revived,
-    Unbanned,
 )
-from wattwise_server.policy.cost import cost_bound, relaxation
+from wattwise_server.policy.bounds import cost_bound, relaxation
 from wattwise_server.policy.failures import choosable, counts_as_failure
 from wattwise_server.policy.knowledge_gradient.belief import Belief, assumed_belief, belief
 from wattwise_server.policy.knowledge_gradient.changes import with_detection
@@ -130,22 +130,22 @@ class KnowledgeGradient:
         news = [change.message for change in knowledge.changes if change.quantity in knowledge.news]
         return Choice(spec.batch_sizes[place], "; ".join((*news, reason)))
 
-    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
-        if isinstance(event, Banned | Unbanned | Readmitted):
+        if isinstance(event, SearchEventOfBatchSize):
             return search
         state, number = _state(search.notes), event.trial.number
         knowledge = state.knowledge
         match event:
-            case Decided(trial) if trial.doubtful:
+            case TrialDecided(trial) if trial.doubtful:
                 knowledge = replace(knowledge, delivered=max(knowledge.delivered, number), retry=None)
-            case Decided(trial):
+            case TrialDecided(trial):
                 knowledge = self._with_trial(spec, search, state, trial)
-            case Failed(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
+            case TrialUndecided(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
                 knowledge = replace(knowledge, retry=number)
-            case Dispatched(trial) if knowledge.news and trial.origin is TrialOrigin.SEARCH:
+            case TrialStarted(trial) if knowledge.news and trial.origin is TrialOrigin.SEARCH:
                 knowledge = replace(knowledge, news=())
-            case Revived() if number == knowledge.retry:
+            case TrialRevived() if number == knowledge.retry:
                 knowledge = replace(knowledge, retry=None)
             case _:
                 return search

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from wattwise_server.domain import TrialId
 from wattwise_server.errors import ConflictError, TooManyJobsError
-from wattwise_server.observability.events import Observer
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.changes import Change, Expired, Lease, PruneEvents, PruneMeasurements, Room
 from wattwise_server.store.postgres.notices import Notice
@@ -42,9 +42,8 @@ class PostgresStore(CachedStore):
     _loads_at_once = 6
 
     def __init__(self, saver: Saver, reads: PostgresReads, page_token_key: bytes, observer: Observer) -> None:
-        super().__init__(Writer(saver), reads, saver.clock, page_token_key)
+        super().__init__(Writer(saver), reads, saver.clock, page_token_key, observer)
         self._saver = saver
-        self._observer = observer
         self._retention = Retention(reads, self._prune_measurements)
         self.notices: _Publisher | None = None
         # Of outdated jobs, the version up to which followers were notified of every change.
@@ -109,10 +108,6 @@ class PostgresStore(CachedStore):
     def evicted(self, job_id: str) -> None:
         """Forgets what its followers know."""
         self._published.pop(job_id, None)
-
-    def conflicted(self) -> None:
-        """Counts it."""
-        self._observer.conflicted()
 
     def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:
         """Tells the other servers."""

@@ -12,8 +12,8 @@ from typing import Any
 import asyncpg
 
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_exception
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store.base import Migrated
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up

@@ -22,8 +22,8 @@ from typing import TypeVar, cast
 import asyncpg
 
 from wattwise_server.clock import elapsed_micros
-from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store.cache import CachedJob
 from wattwise_server.store.postgres.clock import DatabaseClock
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from wattwise_server.clock import Clock, elapsed_micros
 from wattwise_server.domain import Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.changes import PruneEvents, PruneMeasurements
 from wattwise_server.store.retention import Retention
@@ -29,8 +30,17 @@ class SqliteStore(CachedStore):
 
     reads: SqliteReads
 
-    def __init__(self, writer: Writer, reads: SqliteReads, clock: Clock, next_key: int, page_token_key: bytes) -> None:
-        super().__init__(writer, reads, clock, page_token_key)
+    def __init__(
+        self,
+        writer: Writer,
+        reads: SqliteReads,
+        clock: Clock,
+        page_token_key: bytes,
+        observer: Observer,
+        *,
+        next_key: int,
+    ) -> None:
+        super().__init__(writer, reads, clock, page_token_key, observer)
         reads.lease_of = self._lease_of
         self._retention = Retention(reads, self._prune_measurements)
         # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, while it

@@ -14,8 +14,8 @@ from typing import Any
 
 import aiosqlite
 
-from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store.changes import Change
 from wattwise_server.store.sqlite.database_file import DatabaseFile
 from wattwise_server.store.sqlite.statements import statements

@@ -18,8 +18,8 @@ from wattwise.files import FileError, resolved
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.observability.logs import log_event
+from wattwise_server.observability.observers import NO_OBSERVERS, Observer
 from wattwise_server.store.base import Migrated
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import Group, explain, recording_factory
@@ -87,7 +87,7 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
             group = Group(write, made[0], file, observer)
             found = list(await read.execute_fetchall("SELECT value FROM secrets WHERE name = 'page tokens'"))
             reads = SqliteReads(read, file, slow)
-            store = SqliteStore(Writer(group), reads, clock, int(rows[0][0]), bytes(found[0][0]))
+            store = SqliteStore(Writer(group), reads, clock, bytes(found[0][0]), observer, next_key=int(rows[0][0]))
             try:
                 try:
                     await store.grant_leases()

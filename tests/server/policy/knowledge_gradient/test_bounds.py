@@ -6,7 +6,8 @@ import pytest
 from wattwise_server.domain import (
     EndReason,
 )
-from wattwise_server.policy.base import ArmBelief, Banned
+from wattwise_server.events import BatchSizeBanned
+from wattwise_server.policy.base import ArmBelief
 from wattwise_server.policy.history import observe
 
 from tests.server.policy.knowledge_gradient.jobs import (
@@ -137,6 +138,6 @@ def test_what_alone_has_converged_is_banned() -> None:
     """If the only batch size that has reached the target is banned, the others have no bound, and one is chosen."""
     job = kg_job()
     show(job, 32, 10)
-    job.search = observe(job.policy, job.spec, job.search, Banned(32))
+    job.search = observe(job.policy, job.spec, job.search, BatchSizeBanned(job.spec, 32))
     assert [bound(job, size) for size in SIZES] == [None] * len(SIZES)
     assert next_size(job) in (16, 64)

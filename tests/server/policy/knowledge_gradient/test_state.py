@@ -17,7 +17,8 @@ from wattwise_server.domain import (
     Stage,
     TrialOrigin,
 )
-from wattwise_server.policy.base import Banned, Choice, Dispatched, Event
+from wattwise_server.events import BatchSizeBanned, SearchEvent, TrialDispatched
+from wattwise_server.policy.base import Choice
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.knowledge_gradient.evidence import KEPT, Evidence, Result
 from wattwise_server.policy.knowledge_gradient.state import Comparison, Cusum, Expected, read, recent
@@ -77,7 +78,7 @@ def test_state_of_another_version_is_refused(version: object) -> None:
     rng = np.random.default_rng(0)
     for call in (
         lambda: POLICY.next(job.spec, found, 4, rng),
-        lambda: POLICY.observe(job.spec, found, Dispatched(job.dispatch(32))),
+        lambda: POLICY.observe(job.spec, found, TrialDispatched(job.dispatch(32))),
         lambda: POLICY.bound(job.spec, found, 32),
         lambda: POLICY.belief(job.spec, found),
         lambda: POLICY.changes(found),
@@ -150,12 +151,12 @@ class Recorder:
     """The policy, and the events that it observes."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[SearchEvent] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(POLICY, name)
 
-    def observe(self, job: JobSpec, search: Search, event: Event) -> Search:
+    def observe(self, job: JobSpec, search: Search, event: SearchEvent) -> Search:
         """Records the event."""
         self.events.append(event)
         return POLICY.observe(job, search, event)
@@ -173,7 +174,7 @@ def test_state_follows_from_the_events(window: int) -> None:
     job.run(job.dispatch(16, TrialOrigin.IMPORTED), 10)
     job.revive(lost)
     job.run(lost._replace(cost=None, end_reason=None), 11)
-    job.search = observe(job.policy, job.spec, job.search, Banned(128))
+    job.search = observe(job.policy, job.spec, job.search, BatchSizeBanned(job.spec, 128))
     for _ in range(15):
         trial = job.next()
         epochs, cost = course(trial.batch_size)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from wattwise_server.domain import Moments, Trial
-from wattwise_server.policy.base import Banned, Choice, Prior
+from wattwise_server.events import BatchSizeBanned
+from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 
@@ -156,7 +157,7 @@ def test_plan_is_only_for_jobs_that_never_reached_the_target() -> None:
     for _ in range(5):
         show(job, 16, 20)
     job.dispatch(32)
-    job.search = observe(job.policy, job.spec, job.search, Banned(16))
+    job.search = observe(job.policy, job.spec, job.search, BatchSizeBanned(job.spec, 16))
     assert not choice_of(job).reason.startswith("no trial has reached the target yet")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from wattwise_server.domain import Decision, Job, JobSpec, Trial, TrialId, TrialOrigin
+from wattwise_server.domain import Job, Trial, TrialId
 from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
@@ -13,10 +13,7 @@ from wattwise_server.errors import (
     Violation,
     jobs_command,
 )
-from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
-from wattwise_server.usecases.monitors import warnings_of, with_monitor_notes
 
 
 def job_id_faults(job_id: str) -> list[Violation]:
@@ -123,50 +120,3 @@ def batch_size_fault(job: Job, batch_size: int) -> str | None:
     if batch_size in job.spec.batch_sizes:
         return None
     return f"{batch_size} is not a batch size of this job; use one of {', '.join(map(str, job.spec.batch_sizes))}"
-
-
-def bound_of(job: Job, trial: Trial) -> float | None:
-    """The cost at which a running trial is stopped; None if it has no bound.
-
-    One that a person requested has none: the launch is to deliver, or to compare with.
-    """
-    if trial.origin is TrialOrigin.REQUESTED:
-        return None
-    return POLICIES[job.spec.policy].bound(job.spec, job.search, trial.batch_size)
-
-
-def is_best_known(job: Job) -> bool:
-    """Whether a trial that the search gave no bound has none because its batch size is the best known one."""
-    return job.search.min_cost is not None
-
-
-def with_current_cost(job: Job, trial: Trial) -> Trial:
-    """A trial; a running one with its current cost and bound."""
-    if not trial.running:
-        return trial
-    return with_cost(job.spec, bound_of(job, trial), trial, best_known=is_best_known(job))
-
-
-def decision_for(job: Job, trial: Trial) -> Decision:
-    """The answer to a trial's trainer."""
-    return current_decision(job.spec, with_current_cost(job, trial))
-
-
-def current_decision(spec: JobSpec, trial: Trial) -> Decision:
-    """The answer to the trainer of a trial, which has its current cost and bound."""
-    return with_notes(trial, decision(spec, trial))
-
-
-def with_notes(trial: Trial, decision: Decision) -> Decision:
-    """The decision with its warnings, what its monitor means for it and, if the target was missed, what to do next.
-
-    All of it follows from the trial, so that a repetition gets the same decision.
-    """
-    decision = with_monitor_notes(trial, decision)
-    if trial.warnings or trial.other_monitors:
-        decision = decision._replace(warnings=tuple(warnings_of(trial)))
-    if not decision.stop_train or decision.target_reached or trial.undecided:
-        return decision
-    # It may be followed by another attempt, or by the job's advice, and must not contradict them.
-    todo = f"{jobs_command('show', trial.job_id)} says whether to change something before the next launch"
-    return decision._replace(message=f"{decision.message}; {todo}")

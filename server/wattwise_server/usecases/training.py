@@ -1,21 +1,20 @@
-"""The use cases of trainers: load, decide, save, in one transaction. The rules are in `policy/`."""
+"""The use cases of trainers: load, decide, record, in one transaction. The rules are in `policy/`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
     TRAINER_END_REASONS,
     Decision,
     EndReason,
     Job,
+    JobSpec,
     Launch,
-    Measurement,
     Trial,
     TrialId,
     UnknownEndReason,
@@ -28,48 +27,40 @@ from wattwise_server.errors import (
     TrialDeletedError,
     Violation,
 )
-from wattwise_server.observability.events import (
-    NO_OBSERVERS,
-    JobRegistered,
-    Observer,
-    PriorDiffers,
-    PriorUnused,
-    TrialDispatched,
-)
-from wattwise_server.policy.base import Dispatched, Exhausted, Prior
+from wattwise_server.events import Event, JobRegistered, PriorDiffers, PriorUnused, TrialDispatched
+from wattwise_server.observability.call import caller_token
+from wattwise_server.policy.base import Exhausted, Prior
+from wattwise_server.policy.decisions import bound_of, decision_for, decision_on_report, with_current_cost
 from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
-from wattwise_server.policy.stopping import decide, judge, stopped_early, why_unbounded
+from wattwise_server.policy.search import after
+from wattwise_server.policy.stopping import stopped_early
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction, TrialList
-from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve, set_fields
-from wattwise_server.usecases.labels import NO_LABELS, label_faults
-from wattwise_server.usecases.lifecycle import Lifecycle, after
-from wattwise_server.usecases.lookup import (
-    bound_of,
+from wattwise_server.usecases.finding import (
     check_not_deleted,
-    decision_for,
     find_job,
     find_launch,
     find_running_trial,
     find_trial,
-    is_best_known,
     job_id_faults,
-    with_current_cost,
-    with_notes,
 )
-from wattwise_server.usecases.publishing import Publisher, caller_token
-from wattwise_server.usecases.report import Report, epoch_reported, to_measurement
+from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve, set_fields
+from wattwise_server.usecases.labels import NO_LABELS, label_faults
+from wattwise_server.usecases.lifecycle import (
+    Progress,
+    concluded,
+    failed,
+    revived,
+    stop_over_bound,
+    warned,
+    with_miss_warning,
+)
+from wattwise_server.usecases.report import Report, reported
 from wattwise_server.usecases.retries import retried
-from wattwise_server.usecases.trial_warnings import (
-    in_report,
-    known_reason,
-    of_power,
-    of_unconnected_ranks,
-    of_unknown_end,
-)
+from wattwise_server.usecases.trial_warnings import known_reason, of_unconnected_ranks, of_unknown_end
 
 _EXPIRED_PER_BATCH = 100
 """Few enough that a trainer's call does not wait long behind them."""
@@ -80,17 +71,11 @@ _TRIALS_OF_A_PRIOR = 1000
 _USUAL_LIMITS = Limits()
 
 
-class Optimizer:
+class Training:
     """The calls of trainers, and what happens to trials over time. Every method may raise `StorageUnavailableError`."""
 
-    def __init__(
-        self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = NO_OBSERVERS
-    ) -> None:
+    def __init__(self, store: Store, limits: Limits = _USUAL_LIMITS) -> None:
         self._store = store
-        self._clock = clock
-        self._observer = observer
-        self._publisher = Publisher(clock, observer)
-        self._lifecycle = Lifecycle(clock, observer)
         self._limits = limits
 
     @retried
@@ -120,11 +105,8 @@ class Optimizer:
                 await tx.make_room(reach or spec.job_id_prefix, limit)
             search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
             notes = search.notes if priors else ""
-            job = Job(spec, search, self._clock(), first_notes=notes, set_fields=set_fields(draft))
-            tx.save_job(job)
-            self._publisher.publish(tx, JobRegistered(job))
-            for prior, evidence in priors:
-                self._warn_of_prior(tx, job, prior, evidence)
+            job = Job(spec, search, self._store.clock(), first_notes=notes, set_fields=set_fields(draft))
+            tx.record(job, JobRegistered(spec), *_prior_warnings(spec, priors))
             return job, True
 
     async def _prior_jobs(self, job_id: str, listed: Sequence[str]) -> Mapping[str, Job | None]:
@@ -139,18 +121,6 @@ class Optimizer:
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
         listed = await self._store.reads.trials(TrialList(job.spec.job_id), (after,), _TRIALS_OF_A_PRIOR)
         return prior_of(beliefs, [each.trial for each in listed if job.counts(each.trial)])
-
-    def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
-        """Logs what makes a prior job misleading or useless; both may be intended."""
-        spec = job.spec
-        target = spec.target_metric, spec.higher_is_better
-        if target != (prior.spec.target_metric, prior.spec.higher_is_better):
-            self._publisher.publish(tx, PriorDiffers(job, prior))
-        tried = evidence.epochs.keys() | evidence.missed.keys()
-        if not tried:
-            self._publisher.publish(tx, PriorUnused(job, prior, "none of its trials was decided"))
-        elif tried.isdisjoint(spec.batch_sizes):
-            self._publisher.publish(tx, PriorUnused(job, prior, "no batch size in common"))
 
     async def _job(self, job_id: str) -> Job | None:
         async with self._store.transaction(job_id) as tx:
@@ -187,17 +157,15 @@ class Optimizer:
         if faults:
             raise InvalidRequestError(*faults)
         async with self._store.transaction(job_id) as tx:
+            known: Trial | None
             if resume:
-                known: Trial | None = (await find_launch(tx, TrialId(job_id, launch_id), to_resume=True))[1]
+                _, known = await find_launch(tx, TrialId(job_id, launch_id), to_resume=True)
             elif (known := await tx.trial_of_launch(launch_id)) is None:
                 await check_not_deleted(tx, job_id, launch_id)
             job = find_job(tx, job_id, to_register=True)
             if known is not None:
-                answer = await self._repeat_dispatch(tx, job, known, resume=resume)
-            else:
-                answer = await self._dispatch(tx, job, launch_id, unconnected_ranks, labels)
-        await self._lifecycle.stop_others(self._store, job_id)
-        return answer
+                return await self._repeat_dispatch(tx, job, known, resume=resume)
+            return await self._dispatch(tx, job, launch_id, unconnected_ranks, labels)
 
     async def _dispatch(
         self, tx: Transaction, job: Job, launch_id: str, unconnected_ranks: int, labels: Mapping[str, str]
@@ -205,7 +173,7 @@ class Optimizer:
         limit = self._limits.max_running_trials
         if limit and tx.num_running >= limit:
             raise TooManyTrialsError(job.spec.job_id, limit)
-        job = await self._lifecycle.free_slot(tx, job)
+        job = await self._free_slot(tx, job)
         number = job.num_trials + 1
         policy = POLICIES[job.spec.policy]
         choice = requested(policy, job, number) or policy.next(
@@ -214,7 +182,7 @@ class Optimizer:
         if isinstance(choice, Exhausted):
             causes = ruled_out(job.search)
             raise NoBatchSizeLeftError(job.spec.job_id, causes)
-        now = self._clock()
+        now = self._store.clock()
         trial = Trial(
             job.spec.job_id,
             number,
@@ -230,13 +198,35 @@ class Optimizer:
         # The default batch size is a baseline, whoever chose it.
         served = trial.batch_size == job.spec.default_batch_size
         job = replace(job, baseline_requested=job.baseline_requested and not served)
-        job = after(job, Dispatched(trial))
-        tx.save_job(job)
-        tx.save_trial(trial)
-        tx.add_launch(trial)
-        self._publisher.publish(tx, TrialDispatched(trial, choice.reason))
-        _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
+        event = TrialDispatched(trial)
+        dispatched = Progress(after(job, event), trial, (event,))
+        done = warned(dispatched, of_unconnected_ranks(trial, unconnected_ranks))
+        tx.record(done.job, *done.events)
+        return with_current_cost(done.job, done.trial)
+
+    async def _free_slot(self, tx: Transaction, job: Job) -> Job:
+        """Frees the exploration slot if its trial's lease has expired."""
+        holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
+        if holder is None or not tx.lease_expired(holder):
+            return job
+        done = failed(Progress(job, holder), EndReason.LOST, self._store.clock())
+        tx.record(done.job, *done.events)
+        return done.job
+
+    async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> Trial:
+        if resume and trial.running:
+            trial = trial.renew(trial.last, job.spec.lease_expiry(self._store.clock()))
+            tx.renew_lease(trial)
+        if resume and trial.resumable:
+            job, trial = await self._revive(tx, await self._free_slot(tx, job), trial)
         return with_current_cost(job, trial)
+
+    async def _revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
+        done = revived(Progress(job, trial), self._store.clock())
+        tx.record(done.job, *done.events)
+        # The bound may have fallen below its cost since it ended.
+        stop_over_bound(self._store, tx)
+        return await find_trial(tx, trial.key)
 
     @retried
     async def report(self, report: Report) -> Decision:
@@ -247,18 +237,22 @@ class Optimizer:
             InvalidResultError: the measurement is invalid; nothing was changed.
         """
         async with self._store.transaction(report.trial.job_id) as tx:
-            found = find_running_trial(tx, report.trial) or await self._find_live_trial(tx, report.trial)
+            found = find_running_trial(tx, report.trial) or await _find_live_trial(tx, report.trial)
             if isinstance(found, Decision):
                 return found
-            job, trial = found
-            measurement = to_measurement(report, job.spec, trial.last, self._clock())
-            if trial.lost:
-                job, trial = self._lifecycle.revive(tx, job, trial)
-            if report.monitor and report.monitor.kinds and report.monitor != trial.monitor:
-                job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
-            decision = await self._record(tx, job, trial, measurement)
-        await self._lifecycle.stop_others(self._store, report.trial.job_id)
-        return decision
+            now = self._store.clock()
+            done, measurement, verdict, repeated = reported(*found, report, now)
+            if verdict.end_reason is not None:
+                done = await concluded(tx, done, verdict, now, new=() if repeated else (measurement.metric,))
+            tx.record(done.job, *done.events)
+            if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
+                tx.keep_measurements(done.trial, self._limits.max_epochs_kept)
+            if verdict.end_reason is not None:
+                stop_over_bound(self._store, tx)
+                return decision_for(done.job, done.trial)
+            if repeated:
+                tx.renew_lease(done.trial)
+            return decision_on_report(done.job, done.trial, verdict)
 
     @retried
     async def heartbeat(self, key: TrialId) -> Decision:
@@ -268,20 +262,15 @@ class Optimizer:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
         async with self._store.transaction(key.job_id) as tx:
-            found = await self._find_live_trial(tx, key)
+            found = await _find_live_trial(tx, key)
             if isinstance(found, Decision):
                 return found
             job, trial = found
             if trial.lost:
-                job, _ = self._lifecycle.revive(tx, job, trial)
-                # The bound may have fallen below its cost while it was lost.
-                await self._lifecycle.stop_over_bound(tx, job)
-                job, trial = await find_trial(tx, trial.key)
+                job, trial = await self._revive(tx, job, trial)
             if trial.running:
-                tx.renew_lease(trial.renew(trial.last, job.spec.lease_expiry(self._clock())))
-            decision = decision_for(job, trial)
-        await self._lifecycle.stop_others(self._store, key.job_id)
-        return decision
+                tx.renew_lease(trial.renew(trial.last, job.spec.lease_expiry(self._store.clock())))
+            return decision_for(job, trial)
 
     @retried
     async def lookup(self, job_id: str, launch_id: str) -> Trial:
@@ -312,18 +301,20 @@ class Optimizer:
         stated, reason = reason, trainers_reason(reason)
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
-            if trial.lost:
-                job, trial = self._lifecycle.revive(tx, job, trial)
-            if not trial.running:
+            now = self._store.clock()
+            if not trial.running and not trial.lost:
                 return trial
-            job, trial = self._lifecycle.warn(tx, job, trial, of_unknown_end(trial, stated))
-            if reason in (EndReason.COMPLETED, EndReason.STOPPED_EARLY):
-                job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
+            done = revived(Progress(job, trial), now) if trial.lost else Progress(job, trial)
+            done = warned(done, of_unknown_end(trial, stated))
             if reason is EndReason.STOPPED_EARLY and trial.last is not None:
-                verdict = stopped_early(job.spec, bound_of(job, trial), trial.last)
-                self._lifecycle.decide(tx, job, trial, verdict)
-                return await tx.trial(trial.number) or trial
-            return self._lifecycle.fail(tx, job, trial, reason)[1]
+                verdict = stopped_early(job.spec, bound_of(done.job, trial), trial.last)
+                done = await concluded(tx, done, verdict, now)
+            else:
+                if reason is EndReason.COMPLETED:
+                    done = await with_miss_warning(tx, done)
+                done = failed(done, reason, now)
+            tx.record(done.job, *done.events)
+            return done.trial
 
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
@@ -339,9 +330,9 @@ class Optimizer:
     async def prune(self) -> None:
         """Deletes measurements, and entries of the history, that are older than the configured numbers of days."""
         if days := self._limits.keep_measurements_days:
-            await self._store.prune(self._clock() - timedelta(days=days))
+            await self._store.prune(self._store.clock() - timedelta(days=days))
         if days := self._limits.keep_events_days:
-            await self._store.forget_history(self._clock() - timedelta(days=days))
+            await self._store.forget_history(self._store.clock() - timedelta(days=days))
 
     async def wait_for_stop(self, key: TrialId) -> Decision:
         """Waits until a trial has ended; returns the answer to its trainer."""
@@ -358,70 +349,44 @@ class Optimizer:
     async def _live(self, key: TrialId) -> TrialId | Decision:
         """The whole key of a live trial; for any other trial the answer to its trainer."""
         async with self._store.transaction(key.job_id) as tx:
-            found = await self._find_live_trial(tx, key)
-            return found if isinstance(found, Decision) else found[1].key
-
-    async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> Trial:
-        if resume and trial.running:
-            trial = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
-            tx.renew_lease(trial)
-        if not resume or not trial.resumable:
-            return with_current_cost(job, trial)
-        job = await self._lifecycle.free_slot(tx, job)
-        job, _ = self._lifecycle.revive(tx, job, trial)
-        # The bound may have fallen below its cost since it ended.
-        await self._lifecycle.stop_over_bound(tx, job)
-        job, trial = await find_trial(tx, trial.key)
-        return with_current_cost(job, trial)
+            found = await _find_live_trial(tx, key)
+            if isinstance(found, Decision):
+                return found
+            _, trial = found
+            return trial.key
 
     @retried
     async def _expire_lease(self, key: TrialId) -> None:
         async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number)
             if tx.job and trial and tx.lease_expired(trial):
-                self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
+                done = failed(Progress(tx.job, trial), EndReason.LOST, self._store.clock())
+                tx.record(done.job, *done.events)
 
-    async def _find_live_trial(self, tx: Transaction, key: TrialId) -> tuple[Job, Trial] | Decision:
-        """A running or lost trial with its job; for any other trial the answer to its trainer, which is to stop."""
-        try:
-            job, trial = await find_trial(tx, key)
-        except TrialDeletedError:
-            pass
-        else:
-            return (job, trial) if trial.running or trial.lost else decision_for(job, trial)
-        message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
-        return Decision(True, False, False, message, EndReason.JOB_DELETED)
 
-    async def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
-        bound = bound_of(job, trial)
-        unbounded = why_unbounded(trial, best_known=is_best_known(job))
-        verdict = judge(job.spec, bound, measurement)
-        before = trial.last
-        repeated = before is not None and before.repeats(measurement)
-        trial = trial.renew(measurement, job.spec.lease_expiry(measurement.report_time))
-        if repeated:
-            tx.renew_lease(trial)
-        else:
-            tx.add_measurement(trial)
-            if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
-                tx.keep_measurements(trial, self._limits.max_epochs_kept)
-            if self._observer.wants_reports:
-                self._publisher.publish(tx, epoch_reported(job, trial, before, measurement))
-            job = self._lifecycle.observe_report(tx, job, trial)
-            # In every other case nothing is found.
-            if before is None or not 0 <= measurement.metric <= 1 or job.spec.target_metric > 1:  # pragma: no mutate
-                found = in_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
-                job, trial = self._lifecycle.warn(tx, job, trial, found)
-            if (excess := of_power(job.spec, trial, before, measurement)) is not None:
-                job, trial = self._lifecycle.warn(tx, job, trial, [excess])
-        if verdict.end_reason is not None:
-            if not verdict.target_reached:
-                new = () if repeated else (measurement.metric,)
-                job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
-            job, trial = await self._lifecycle.warn_of_cheap_delivery(tx, job, trial, verdict)
-            job = self._lifecycle.decide(tx, job, trial, verdict)
-            await self._lifecycle.stop_over_bound(tx, job)
-        return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))
+async def _find_live_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] | Decision:
+    """A running or lost trial with its job; for any other trial the answer to its trainer, which is to stop."""
+    try:
+        job, trial = await find_trial(tx, key)
+    except TrialDeletedError:
+        pass
+    else:
+        return (job, trial) if trial.running or trial.lost else decision_for(job, trial)
+    message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
+    return Decision(True, False, False, message, EndReason.JOB_DELETED)
+
+
+def _prior_warnings(spec: JobSpec, priors: Iterable[tuple[Job, Prior]]) -> Iterable[Event]:
+    """What makes the prior jobs of a job misleading or useless; both may be intended."""
+    for prior, evidence in priors:
+        target = spec.target_metric, spec.higher_is_better
+        if target != (prior.spec.target_metric, prior.spec.higher_is_better):
+            yield PriorDiffers(spec, prior.spec)
+        tried = evidence.epochs.keys() | evidence.missed.keys()
+        if not tried:
+            yield PriorUnused(spec, prior.spec, "none of its trials was decided")
+        elif tried.isdisjoint(spec.batch_sizes):
+            yield PriorUnused(spec, prior.spec, "no batch size in common")
 
 
 def trainers_reason(stated: EndReason | UnknownEndReason | None) -> EndReason:
