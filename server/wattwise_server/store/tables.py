@@ -76,6 +76,10 @@ class Table:
     fixed: tuple[Column, ...] = ()
     from_schema: bool = False
 
+    def place(self, column: str) -> int:
+        """The place of a column's value in a row."""
+        return [each.name for each in self.columns].index(column)
+
     @property
     def changing(self) -> tuple[Column, ...]:
         """The columns that a changed row replaces."""

@@ -30,8 +30,7 @@ _COMPARE = """
     LEFT JOIN job_versions v ON v.job_key = e.job_key WHERE v.version IS DISTINCT FROM e.version
 """
 
-_JOB_ID = 1
-"""The place of the id in a row of `jobs`."""
+_JOB_ID = JOBS.place("job_id")
 
 
 def save_function() -> str:
