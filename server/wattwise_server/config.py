@@ -10,13 +10,41 @@ from pathlib import Path
 from typing import Any
 
 from wattwise_server.errors import StartError
+from wattwise_server.options import (
+    ADDRESS,
+    DATABASE_HELP,
+    FILE,
+    LABEL,
+    URL,
+    Group,
+    amount,
+    one_of,
+    optional,
+    setting,
+    whole_number,
+)
 
 _JOULES_PER_KWH = 3_600_000.0
 LARGEST_EPOCHS_KEPT = 50_000
 """The largest number of epochs that may be kept of one trial."""
 
-MOST_METRICS_JOBS = 1_000
+_MOST_METRICS_JOBS = 1_000
 """Jobs with metrics of their own: more make scrapes slow."""
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("human", "json")
+
+_COUNT = whole_number("N", 0, 999_999_999, ", or 0 for no limit")
+_DAYS = amount("DAYS", 36_500, "days", "; 0 keeps them forever")
+_PRICE = optional(amount("PRICE", 1e6, "of the currency"))
+
+_SERVING = Group("serving")
+_SECURITY = Group("security", "On addresses other than loopback the server requires TLS and tokens.")
+_OBSERVABILITY = Group("observability")
+_LIMITS = Group("limits")
+_SAVINGS = Group(
+    "savings", "What energy and hours cost, for the figures of jobs. Without these there are joules and seconds only."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +58,15 @@ class Limits:
             hand; far above 100,000, listing jobs becomes slow. 0 means no limit.
         max_running_trials: Running trials of one job; a further launch is refused until one of them ends. Catches
             launchers that start trials and never train them. 1,000 is far above what one job needs; 0 means no limit.
-        max_epochs_kept: How many of a trial's newest measurements are kept, 1 to 50,000. Decisions do not depend on
-            it; ListMeasurements returns no others. 1,000 is enough for charts.
-        max_streams: Open calls of StreamResults and of WatchJob, WatchJobs and WatchTrials, for example; a trainer
-            whose stream is refused falls back to unary calls.
-            If it is too low, trainers poll; if it is too high, a faulty client can exhaust the memory. 10,000 is usual,
-            0 means no limit.
+        max_streams: Open streams: of trainers, which fall back to unary calls if theirs is refused, and of watches. If
+            it is too low, trainers poll; if it is too high, a faulty client can exhaust the memory. 10,000 is usual, 0
+            means no limit.
         max_connections: Open connections, those in their TLS handshake included; further ones are closed. Every trainer
             has one, and each takes up to 80 kB before its caller is known: 1,000 keeps strangers below 100 MB. If it is
             too low, trainers cannot connect, and train on without the server. 10,000 is usual; 0 means as many as the
             system's limit of open files allows, which is also the most.
+        max_epochs_kept: How many of a trial's newest measurements are kept, 1 to 50,000. Decisions do not depend on
+            it; ListMeasurements returns no others. 1,000 is enough for charts.
         keep_measurements_days: Days after the end of a trial until its per-epoch measurements are deleted; the trial,
             its last measurement and what was learned from it are kept. 90 is usual on small disks; with a day or less
             there is nothing left to look at after a failed night. 0 keeps them forever.
@@ -47,13 +74,24 @@ class Limits:
             trials crash all the time. 0 keeps them forever.
     """
 
-    max_jobs_per_prefix: int = 100_000
-    max_running_trials: int = 1_000
-    max_epochs_kept: int = LARGEST_EPOCHS_KEPT
-    max_streams: int = 10_000
-    max_connections: int = 10_000
-    keep_measurements_days: float = 0.0
-    keep_events_days: float = 365.0
+    max_jobs_per_prefix: int = setting(
+        _LIMITS, 100_000, _COUNT, "jobs under the prefix of a token, or else of a job; 0: no limit"
+    )
+    max_running_trials: int = setting(_LIMITS, 1_000, _COUNT, "running trials of one job; 0: no limit")
+    max_streams: int = setting(_LIMITS, 10_000, _COUNT, "open streams; 0: no limit")
+    max_connections: int = setting(
+        _LIMITS, 10_000, _COUNT, "open connections; 0: as many as the limit of open files allows"
+    )
+    max_epochs_kept: int = setting(
+        _LIMITS,
+        LARGEST_EPOCHS_KEPT,
+        whole_number("N", 1, LARGEST_EPOCHS_KEPT),
+        "how many of a trial's newest epochs are kept",
+    )
+    keep_measurements_days: float = setting(
+        _LIMITS, 0.0, _DAYS, "days after a trial's end until its per-epoch measurements are deleted; 0: never"
+    )
+    keep_events_days: float = setting(_LIMITS, 365.0, _DAYS, "days until the events of jobs are deleted; 0: never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +111,15 @@ class Security:
             anyone on the network can then read or delete jobs. False, the default, refuses to start that way.
     """
 
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
-    tokens: Path | None = None
-    insecure: bool = False
+    tls_cert: Path | None = setting(_SECURITY, None, FILE, "the server's certificate in PEM; enables TLS")
+    tls_key: Path | None = setting(_SECURITY, None, FILE, "its private key in PEM, without a passphrase")
+    tls_client_ca: Path | None = setting(
+        _SECURITY, None, FILE, "certificate authorities in PEM; clients need a certificate of one of them"
+    )
+    tokens: Path | None = setting(_SECURITY, None, FILE, "token file; callers need one of its tokens")
+    insecure: bool = setting(
+        _SECURITY, False, None, "allow addresses other than loopback without TLS, tokens or client certificates"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +139,31 @@ class Factors:
         factors_source: Where the factors come from and of when they are, shown beside what was computed with them.
     """
 
-    electricity_price: float | None = None
-    gpu_hour_price: float | None = None
-    currency: str = ""
-    carbon_intensity: float | None = None
-    pue: float = 1.0
-    factors_source: str = ""
+    electricity_price: float | None = setting(
+        _SAVINGS, None, _PRICE, "price of a kilowatt-hour; those who rent GPUs by the hour leave it out"
+    )
+    gpu_hour_price: float | None = setting(
+        _SAVINGS, None, _PRICE, "price of one GPU for an hour; those who own their GPUs leave it out"
+    )
+    currency: str = setting(_SAVINGS, "", LABEL, "currency of the prices, such as EUR")
+    carbon_intensity: float | None = setting(
+        _SAVINGS,
+        None,
+        optional(amount("GRAMS", 10_000, "grams of CO2 equivalent")),
+        "grams of CO2 equivalent for a kilowatt-hour",
+    )
+    pue: float = setting(
+        _SAVINGS,
+        1.0,
+        amount("RATIO", 10, "", least=1),
+        "power usage effectiveness, 1 or more: the data center's power over that of its computers",
+    )
+    factors_source: str = setting(
+        _SAVINGS,
+        "",
+        LABEL,
+        "where the prices and the carbon intensity come from, shown beside what was computed with them",
+    )
 
     @property
     def has_prices(self) -> bool:
@@ -137,6 +198,7 @@ class Config:
             still open then is opened again by its trainer, and no report is lost. If it is too low, clients spend their
             time on TLS handshakes; if it is too high, servers that were added or came back stay idle for long. 1800 is
             usual. 0 keeps connections open, which suits a single server.
+        security: Who may connect.
         log_level: The lowest severity that is logged: debug, info, warning or error. info is usual: a few lines per
             trial and one per refused call; debug adds one per epoch, which slows down a busy server.
         log_format: human, for a terminal or a journal, or json, one object per line.
@@ -147,21 +209,43 @@ class Config:
             50 is usual where that is fine. If fewer than the jobs that run within a day, their series come and go.
         health_address: `host:port` that answers `grpc.health.v1` alone, without TLS, for probes that have none, such as
             those of Kubernetes; port 0 takes a free one, empty disables it. It tells anyone whether this server serves.
-        security: Who may connect.
         limits: How much is accepted and kept.
         factors: What energy and hours cost.
     """
 
-    address: str = "127.0.0.1:50051"
-    database: str = "sqlite:///wattwise.db"
-    grace_seconds: float = 10.0
-    max_connection_age_seconds: float = 1_800.0
-    log_level: str = "info"
-    log_format: str = "human"
-    metrics_address: str = ""
-    metrics_jobs: int = 0
-    health_address: str = ""
+    address: str = setting(_SERVING, "127.0.0.1:50051", ADDRESS, "address to listen on; port 0 takes a free one")
+    database: str = setting(_SERVING, "sqlite:///wattwise.db", URL, DATABASE_HELP)
+    grace_seconds: float = setting(
+        _SERVING, 10.0, amount("SECONDS", 3600, "seconds"), "time that calls in flight get to finish at shutdown"
+    )
+    max_connection_age_seconds: float = setting(
+        _SERVING,
+        1_800.0,
+        amount("SECONDS", 7 * 86_400, "seconds", "; 0 never closes them"),
+        "age at which connections are closed, so that clients spread over all servers; 0: never",
+    )
     security: Security = Security()
+    log_level: str = setting(
+        _OBSERVABILITY,
+        "info",
+        one_of("LEVEL", LOG_LEVELS),
+        f"lowest severity that is logged: {', '.join(LOG_LEVELS)}",
+    )
+    log_format: str = setting(
+        _OBSERVABILITY, "human", one_of("FORMAT", LOG_FORMATS), f"format of log lines: {', '.join(LOG_FORMATS)}"
+    )
+    metrics_address: str = setting(
+        _OBSERVABILITY, "", ADDRESS, "address that serves metrics to Prometheus, over HTTP at /metrics"
+    )
+    metrics_jobs: int = setting(
+        _OBSERVABILITY,
+        0,
+        whole_number("N", 0, _MOST_METRICS_JOBS),
+        "jobs with metrics of their own, by id: the most recently active ones; 0: no id is in the metrics",
+    )
+    health_address: str = setting(
+        _OBSERVABILITY, "", ADDRESS, "address that answers grpc.health.v1 alone, without TLS, for probes"
+    )
     limits: Limits = Limits()
     factors: Factors = Factors()
 

@@ -13,7 +13,7 @@ from wattwise.rpc.address import check_address
 from wattwise.rpc.credentials import Credentials
 from wattwise.streams import FAILED, run_command, write_line
 from wattwise.variables import read_variable
-from wattwise_server.commands.options import ADDRESS, FILE, Kind, add_option, add_switch
+from wattwise_server.options import ADDRESS, FILE, Kind, add_option, add_switch
 
 from wattwise_web.settings import Settings, listen
 

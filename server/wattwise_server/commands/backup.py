@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from wattwise_server.commands.options import URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+from wattwise_server.options import URL, add_option
 
 
 class BackupCommand:

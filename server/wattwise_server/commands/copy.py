@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wattwise_server.commands.options import URL
 from wattwise_server.errors import StartError
+from wattwise_server.options import URL
 
 if TYPE_CHECKING:
     from wattwise_server.store.copying import Copied

@@ -7,9 +7,9 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from wattwise_server.commands.options import DATABASE_HELP, URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+from wattwise_server.options import DATABASE_HELP, URL, add_option
 
 if TYPE_CHECKING:
     from wattwise_server.store.base import Migrated

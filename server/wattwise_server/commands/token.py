@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 
 from wattwise.streams import printable
 
-from wattwise_server.commands.options import FILE, add_option, whole_number
 from wattwise_server.errors import StartError
+from wattwise_server.options import FILE, add_option, whole_number
 from wattwise_server.security.token_file import add_token, read_tokens, remove_token
 from wattwise_server.security.tokens import Role, Token, new_token, prefix_fault
 

@@ -20,8 +20,6 @@ from wattwise.streams import printable
 from wattwise_server.errors import StorageUnavailableError, UnauthenticatedError
 from wattwise_server.observability.call import current_call, current_trace
 
-FORMATS = ("human", "json")
-
 REFUSED = "call refused"
 """The event of a refused call, the only one that callers can cause without limit and that changes nothing."""
 
@@ -34,7 +32,7 @@ def configure(level: str, form: str) -> None:
 
     Args:
         level: The lowest severity that is logged: debug, info, warning or error.
-        form: One of `FORMATS`.
+        form: human or json.
     """
     handler = _Handler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else HumanFormatter())

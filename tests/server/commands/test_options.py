@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from wattwise_server.commands.serve import COMMAND, config_of
 from wattwise_server.config import Config, Factors, Limits, Security
 from wattwise_server.errors import StartError
+from wattwise_server.options import SETTING, declared_settings
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,20 @@ def parsed(*arguments: str) -> Config:
 def test_defaults_are_those_of_the_settings() -> None:
     """Without options and variables the server runs as `Config()` says."""
     assert parsed() == Config()
+
+
+def test_document_lists_every_option() -> None:
+    """The table of docs/operations.md has the options, defaults and help of `wattwise serve`; other tables agree."""
+    document = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    rows = []
+    for field in declared_settings(Config):
+        option, known = f"--{field.name.replace('_', '-')}", field.metadata[SETTING]
+        default = "off" if known.kind is None else "none" if field.default in (None, "") else field.default
+        rows.append(f"| `{option}` | {default} | {known.text} |")
+        if isinstance(field.default, float | int):
+            numbers = re.findall(rf"^\| `{option}` \| ([0-9]+)\b", document, re.MULTILINE)
+            assert {float(number) for number in numbers} <= {field.default}, option
+    assert "\n".join(["| option | default | is |", "|---|---|---|", *rows, ""]) in document
 
 
 GIVEN = {
@@ -65,13 +81,13 @@ MEANT = Config(
     "sqlite:///other.db",
     2.5,
     9.0,
+    Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
     "debug",
     "json",
     "127.0.0.1:2",
     11,
     "127.0.0.1:9",
-    Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
-    Limits(3, 7, 4, 5, 8, 6.0, 12.0),
+    Limits(3, 7, 5, 8, 4, 6.0, 12.0),
     Factors(0.25, 1.5, "EUR", 380.0, 1.2, "tariff of 2026"),
 )
 

@@ -32,7 +32,7 @@ from wattwise_server.security.tokens import Role
 from wattwise_server.store import reads
 from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
-from wattwise_server.usecases import lifecycle, optimizer
+from wattwise_server.usecases import lifecycle, training
 from wattwise_server.usecases.finding import find_trial
 from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.statistics import Statistics
@@ -249,7 +249,7 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
         looked.append(key)
         return await find_trial(tx, key)
 
-    monkeypatch.setattr(optimizer, "find_trial", counted)
+    monkeypatch.setattr(training, "find_trial", counted)
     stop = asyncio.create_task(site.optimizer.wait_for_stop(waiting))
     for _ in range(5):
         await site.optimizer.next_trial("j", new_id())

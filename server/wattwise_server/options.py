@@ -1,18 +1,29 @@
-"""Options of the server's commands; each can be set by an environment variable: WATTWISE_ and its name."""
+"""Options of commands; each can be set by an environment variable: WATTWISE_ and its name.
+
+A dataclass of settings declares its options with its fields: `setting` has the default, the kind and the help of an
+option. `add_settings` and `settings_of` derive the parser and read the settings from its arguments.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import Field, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from wattwise.files import SMALL, FileError, read_text
 from wattwise.variables import control_fault
 
+SETTING = "setting"
+"""The key of a field's metadata with its Setting."""
+
 _LONGEST_LABEL = 200
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+Settings = TypeVar("Settings")
 
 
 class Options(Protocol):
@@ -32,6 +43,63 @@ class Kind(NamedTuple):
 
     metavar: str
     parse: Callable[[str], Any]
+
+
+class Group(NamedTuple):
+    """A group of options in the help."""
+
+    title: str
+    text: str | None = None
+
+
+class Setting(NamedTuple):
+    """The option of a field of settings.
+
+    Attributes:
+        kind: The kind of its value; None for a switch, which is on or off.
+        text: Its help.
+        group: Its group.
+    """
+
+    kind: Kind | None
+    text: str
+    group: Group
+
+
+def setting(group: Group, default: Any, kind: Kind | None, text: str) -> Any:
+    """A field of a dataclass of settings, whose option has the name of the field; `kind` is None for a switch."""
+    return field(default=default, metadata={SETTING: Setting(kind, text, group)})
+
+
+def add_settings(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
+    """Declares the options of a dataclass of settings, and of the dataclasses in it."""
+    groups: dict[Group, Options] = {}
+    for declared in declared_settings(settings):
+        known: Setting = declared.metadata[SETTING]
+        if known.group not in groups:
+            groups[known.group] = parser.add_argument_group(known.group.title, known.group.text)
+        if known.kind is None:
+            add_switch(groups[known.group], declared.name, known.text)
+        else:
+            add_option(groups[known.group], declared.name, known.kind, declared.default, known.text)
+
+
+def settings_of(settings: type[Settings], args: argparse.Namespace) -> Settings:
+    """The settings of parsed arguments."""
+    values = {
+        each.name: settings_of(type(each.default), args) if is_dataclass(each.default) else getattr(args, each.name)
+        for each in fields(settings)  # type: ignore[arg-type]
+    }
+    return settings(**values)
+
+
+def declared_settings(settings: type[Any]) -> Iterator[Field[Any]]:
+    """The fields with an option of a dataclass, and of the dataclasses in it."""
+    for each in fields(settings):
+        if is_dataclass(each.default):
+            yield from declared_settings(type(each.default))
+        else:
+            yield each
 
 
 def add_option(options: Options, name: str, kind: Kind, default: object, text: str, *, variable: str = "") -> None:
