@@ -142,7 +142,7 @@ class Claim(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the bound does."""
+        """Whether the bound holds."""
         return self.at_least <= self.true + _ROUNDING
 
 
@@ -183,7 +183,7 @@ def default_cost(workload: Workload, eta: float) -> float:
 def claims(
     case: Case, workload: Workload, policy: str, seed: int, horizons: Sequence[int] = HORIZONS, *, every: int = EVERY
 ) -> list[Claim | None]:
-    """What is claimed after each number of recurrences; None for no claim.
+    """Returns the claim after each number of recurrences; None for no claim.
 
     Raises:
         ReplayError: the server would refuse the job.
@@ -242,7 +242,7 @@ class _Task(NamedTuple):
 
 
 def _played(task: _Task) -> list[list[Claim | None]]:
-    """By seed and horizon."""
+    """Returns the claims by seed and horizon."""
     workload = task.case.load(task.folders)
     return [claims(task.case, workload, task.policy, seed, every=task.every) for seed in task.seeds]
 
@@ -260,12 +260,12 @@ class Summary(NamedTuple):
 
     @property
     def over(self) -> np.ndarray:
-        """How much each estimate overstates."""
+        """The amount by which each estimate overstates."""
         return np.array([claim.saved - claim.true for claim in self.claims])
 
     @property
     def met(self) -> bool:
-        """Whether both limits are: the bound's is missed if a right bound would fail so often in one of 20 tries."""
+        """Whether both limits are met; that of the bound is not if a right bound fails so often in one of 20 tries."""
         missed = sum(not claim.holds for claim in self.claims)
         return not self.claims or (
             chance(missed, len(self.claims)) >= _UNLIKELY and float(self.over.mean()) <= _ROUNDING

@@ -74,7 +74,7 @@ class _WithoutRunning(KnowledgeGradient):
 
 
 class _Converging(Outlook):
-    """What a search leads to if no trial missed the target."""
+    """The value of trials if no trial missed the target."""
 
     def ends(
         self,
@@ -207,7 +207,7 @@ SENSITIVITY: Mapping[str, Callable[[], Policy]] = {
 
 
 def columns(folders: Folders = NOWHERE, *, constants: bool = False) -> Iterator[Row]:
-    """What is played: cases of some rows of the table of decisions, without limits, evenly chosen if there are many."""
+    """Yields what is played: cases of some rows of the table of decisions, without limits, evenly chosen."""
     # Launches at the same time are played with the eight settings, also if the traces have more.
     every = list(rows(folders._replace(traces=None)))
     for key, title in (_FEW if constants else _COLUMNS).items():

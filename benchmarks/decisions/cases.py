@@ -127,7 +127,7 @@ class Case:
         return loaded(folders, self.workload, self.target, self.mirrored_at)
 
     def load_prior(self, folders: Folders = NOWHERE) -> Workload | None:
-        """What was trained before.
+        """Returns the workload that was trained before.
 
         Raises:
             ReplayError: there is no such workload, or its folder is missing.

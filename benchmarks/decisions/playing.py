@@ -24,7 +24,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Setup(NamedTuple):
-    """What every process needs: the folders, the policies, and where the variants are."""
+    """The folders, the policies and the place of the variants, which every process needs."""
 
     folders: Folders
     policies: tuple[str, ...]
@@ -99,7 +99,7 @@ def _parts(seeds: int) -> Sequence[range]:
 
 
 def _counted(done: Iterable[Any], number: int) -> Iterator[Any]:
-    """What is done, whose number a terminal shows meanwhile."""
+    """Yields what is done, and shows its number on a terminal."""
     for count, each in enumerate(done, 1):
         if sys.stderr.isatty():
             print(f"\rplayed {count:,} of {number:,} groups of seeds", end="", file=sys.stderr)

@@ -85,7 +85,7 @@ class Row:
 
 
 def evenly(cases: Sequence[Case], most: int) -> Sequence[Case]:
-    """At most so many of some cases, evenly distributed."""
+    """Returns at most so many of some cases, evenly distributed."""
     places = np.linspace(0, len(cases) - 1, min(most, len(cases)))
     return [cases[round(place)] for place in places]
 
@@ -234,7 +234,7 @@ def playable(wanted: Sequence[Row], folders: Folders) -> tuple[Sequence[Row], st
 
 
 def seeds_of(chosen: Sequence[Row], usual: int) -> Mapping[Case, int]:
-    """How many seeds each case needs for all of its rows, where usual rows have so many."""
+    """Returns the number of seeds that each case needs for all of its rows, where usual rows have so many."""
     found: dict[Case, int] = {}
     for row in chosen:
         for case in row.cases:

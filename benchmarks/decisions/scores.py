@@ -44,7 +44,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Played:
-    """What a contender did in a case; each array has a line for each seed.
+    """The trials of a contender in a case; each array has a line for each seed.
 
     Attributes:
         costs: What the trials of each recurrence cost, in joules.
@@ -65,7 +65,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the recurrences of a case cost without a policy, with the same draws; in joules.
+    """The cost of the recurrences of a case without a policy, with the same draws, in joules.
 
     Attributes:
         best: With the best batch size at each recurrence; a line for each seed.
@@ -238,7 +238,7 @@ def _job(case: Case, workload: Workload, policy: tuple[str, Policy], seed: int, 
 
 
 def reference(case: Case, workload: Workload, seeds: Sequence[int]) -> Reference:
-    """What a case costs with the best batch size and with the default, for each seed."""
+    """Returns the cost of a case with the best batch size and with the default, for each seed."""
     is_search = _is_search(case, workload)
     drawn = np.array([draws(seed, len(is_search), MAX_TRIES) for seed in range(max(SEEDS, max(seeds) + 1))])
     best, default = [], []

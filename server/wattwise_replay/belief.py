@@ -1,4 +1,4 @@
-"""What a policy believes about the cost of a model at every batch size, beside what it costs."""
+"""The belief of a policy about the cost of a model at every batch size, beside the true cost."""
 
 from __future__ import annotations
 

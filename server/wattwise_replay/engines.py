@@ -1,4 +1,4 @@
-"""What chooses batch sizes and decides trials: the protocol, and the baselines."""
+"""Engines, which choose batch sizes and decide trials: the protocol, and the baselines."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Fixed:
         return Dispatch(self._number, self._batch_size)
 
     def run(self, _: Dispatch, epochs: TrialCourse) -> TrialEnd:
-        """Until the target, or the last epoch."""
+        """Runs a trial to the target, or to the last epoch."""
         return to_the_end(epochs, self._max_epochs)
 
 
@@ -91,7 +91,7 @@ class GridSearch:
         return Dispatch(self._number, min(self._costs, key=self._costs.__getitem__, default=default))
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
-        """Until the target, or the last epoch."""
+        """Runs a trial to the target, or to the last epoch."""
         ended = to_the_end(epochs, self._workload.max_epochs)
         if ended.target_reached and trial.number <= len(self._workload.sizes):
             each = weighed(self._eta, self._workload.max_power_watts, epochs.joules, epochs.seconds)

@@ -54,7 +54,7 @@ class Guarded:
         return self._called(lambda: "watches_epochs", lambda: bool(self._policy.watches_epochs))
 
     def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:
-        """What is wrong with its parameters."""
+        """Returns the faults of its parameters."""
         return self._called(lambda: "faults", lambda: list(self._policy.faults(spec)))
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
@@ -82,7 +82,7 @@ class Guarded:
         )
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """What it believes about every batch size."""
+        """Returns its belief about every batch size."""
         return self._called(lambda: "belief", lambda: _belief(spec, self._policy.belief(spec, search)))
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:

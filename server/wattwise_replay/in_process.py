@@ -70,7 +70,7 @@ class InProcess:
 
     @property
     def beliefs(self) -> Sequence[ArmBelief]:
-        """What the policy believes."""
+        """The belief of the policy, by batch size."""
         return self._policy.belief(self._spec, self._search)
 
     def bound(self, batch_size: int) -> float | None:

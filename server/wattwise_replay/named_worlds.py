@@ -31,7 +31,7 @@ _NEVER = math.inf
 
 
 class Course(NamedTuple):
-    """What a world states.
+    """The course of the trials of a world.
 
     Attributes:
         sizes: Batch sizes, ascending.

@@ -64,7 +64,7 @@ class EndedTrial(NamedTuple):
 
     @property
     def run(self) -> RecordedRun | None:
-        """What it says about the batch size; None for nothing."""
+        """The run of its batch size; None if it says nothing about it."""
         if self.reached:
             return RecordedRun(self.epochs)
         if self.reason is None or self.reason in _NO_RUN:

@@ -150,7 +150,7 @@ def print_all(comparisons: Sequence[Comparison]) -> None:
 
 
 def print_beliefs(found: Sequence[Snapshot], workload: Workload, policy: str) -> None:
-    """After some recurrences: the best known batch size, what it is expected to cost and does, and the next choice."""
+    """Prints the best known batch size after some recurrences, its expected and true cost, and the next choice."""
     print_text(f"{workload.setting}: {policy}, seed 0", 2)
     table = Table("*recurrences", "*trials", "*best known", "*expected", "*true mean", "*bound", "next trial")
     for each in found:
@@ -222,7 +222,7 @@ def _interval(value: Mean | None) -> dict[str, float | None]:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    """What the numbers do not say: another default, launches without a batch size, recurrences without a model."""
+    """Yields notes: another default, launches without a batch size, recurrences without a model."""
     workload = comparison.world.workload
     if workload.unmeasured_default is not None:
         yield (

@@ -194,7 +194,7 @@ def _default(source: Source, sizes: Sequence[int]) -> int:
 
 
 class _LineError(Exception):
-    """What is wrong with a line."""
+    """A fault of a line."""
 
 
 class _Row:
@@ -212,7 +212,7 @@ class _Row:
         self._columns = columns
 
     def column(self, name: str) -> str:
-        """What a column is called in the file."""
+        """Returns the name of a column in the file."""
         return self._columns.get(name, name)
 
     def text(self, name: str) -> str:
@@ -326,7 +326,7 @@ class _File:
         self._faults.append(f"line {line}: {text}")
 
     def column(self, name: str) -> str:
-        """What a column is called in the file."""
+        """Returns the name of a column in the file."""
         return self._source.columns.get(name, name)
 
     def parsed(self, parse: Callable[[_Row], T]) -> Iterator[tuple[int, T]]:

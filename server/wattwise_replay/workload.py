@@ -69,7 +69,7 @@ class BatchSize:
 
 
 class Change(NamedTuple):
-    """What a workload becomes.
+    """A change of a workload.
 
     Attributes:
         at: The recurrence, from 0, from which on it is another one.
@@ -132,7 +132,7 @@ class Workload:
         return next(each for each in self.batch_sizes if each.size == size)
 
     def at(self, recurrence: int) -> Workload:
-        """What it is in a recurrence, from 0."""
+        """Returns the workload of a recurrence, from 0."""
         return next((change.workload for change in reversed(self.changes) if change.at <= recurrence), self)
 
     def stages(self, recurrences: int) -> Iterator[tuple[slice, Workload]]:

@@ -62,11 +62,11 @@ class Newest(Generic[K, V]):
         return entry[1]
 
 
-class State:
-    """A state that was read, and what follows from it.
+class Memory:
+    """The knowledge of a job, and what follows from it, computed once.
 
     Args:
-        knowledge: The state.
+        knowledge: The knowledge.
     """
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -78,8 +78,8 @@ class State:
 
 # Large enough for the jobs that are launched at the same time; a state with what follows from it takes up to 300 KB.
 @lru_cache(maxsize=64)
-def _state(notes: str) -> State:
-    return State(read(notes))
+def _memory(notes: str) -> Memory:
+    return Memory(read(notes))
 
 
 class KnowledgeGradient:
@@ -124,9 +124,9 @@ class KnowledgeGradient:
         if not allowed:
             return Exhausted()
         places = np.array([place for place, size in enumerate(spec.batch_sizes) if size in allowed])
-        state = _state(search.notes)
-        place, reason = self._choice(spec, search, state, places)
-        knowledge = state.knowledge
+        memory = _memory(search.notes)
+        place, reason = self._choice(spec, search, memory, places)
+        knowledge = memory.knowledge
         news = [change.message for change in knowledge.changes if change.quantity in knowledge.news]
         return Choice(spec.batch_sizes[place], "; ".join((*news, reason)))
 
@@ -134,13 +134,13 @@ class KnowledgeGradient:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
         if isinstance(event, SearchEventOfBatchSize):
             return search
-        state, number = _state(search.notes), event.trial.number
-        knowledge = state.knowledge
+        memory, number = _memory(search.notes), event.trial.number
+        knowledge = memory.knowledge
         match event:
             case TrialDecided(trial) if trial.doubtful:
                 knowledge = replace(knowledge, delivered=max(knowledge.delivered, number), retry=None)
             case TrialDecided(trial):
-                knowledge = self._with_trial(spec, search, state, trial)
+                knowledge = self._with_trial(spec, search, memory, trial)
             case TrialUndecided(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
                 knowledge = replace(knowledge, retry=number)
             case TrialStarted(trial) if knowledge.news and trial.origin is TrialOrigin.SEARCH:
@@ -153,21 +153,21 @@ class KnowledgeGradient:
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """β times the least expected cost; for the best known batch size where starting again is cheaper, or None."""
-        state = _state(search.notes)
-        if not state.knowledge.reached.any():
+        memory = _memory(search.notes)
+        if not memory.knowledge.reached.any():
             # Only trials beyond the window have reached the target, if any: the cheapest of them is the guide.
             return cost_bound(spec, search, batch_size)
-        outlook = self._outlook(spec, search, state)
-        bound = state.bounds.get(outlook, lambda: bounds(outlook))[batch_size]
+        outlook = self._outlook(spec, search, memory)
+        bound = memory.bounds.get(outlook, lambda: bounds(outlook))[batch_size]
         return None if bound is None else relaxation(search.bound_stops) * bound
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """Mean and deviation of the cost at every batch size; nothing before a trial has reached the target."""
-        state = _state(search.notes)
-        knowledge = state.knowledge
+        memory = _memory(search.notes)
+        knowledge = memory.knowledge
         if not knowledge.reached.any():
             return [ArmBelief(arm.batch_size, 0.0, 0.0, 0.0, 0) for arm in search.arms]
-        outlook = self._outlook(spec, search, state)
+        outlook = self._outlook(spec, search, memory)
         expected, trials = outlook.belief.expected, knowledge.reached + knowledge.missed
         # Of lognormal variables: the variance is expm1(variance of the logarithm) times the squared mean.
         doubt, spread = np.expm1(outlook.belief.variance), np.expm1(outlook.belief.noise)
@@ -190,10 +190,10 @@ class KnowledgeGradient:
         """The newest change of each quantity."""
         return read_changes(search.notes)
 
-    def _choice(self, spec: JobSpec, search: Search, state: State, places: NDArray[np.int64]) -> tuple[int, str]:
-        knowledge, running = state.knowledge, np.array([arm.running for arm in search.arms])
+    def _choice(self, spec: JobSpec, search: Search, memory: Memory, places: NDArray[np.int64]) -> tuple[int, str]:
+        knowledge, running = memory.knowledge, np.array([arm.running for arm in search.arms])
         if knowledge.reached[places].any():
-            outlook = self._outlook(spec, search, state)
+            outlook = self._outlook(spec, search, memory)
             return Prospects(outlook, places, running, outlook.best_of(places)).choice()
         start = spec.batch_sizes.index(spec.default_batch_size if knowledge.first is None else knowledge.first)
         ended = int(knowledge.missed.sum()) + sum(arm.num_failed for arm in search.arms)
@@ -208,15 +208,15 @@ class KnowledgeGradient:
             return start, waiting_reason(spec.batch_sizes[start], int(running[start]), ended)
         return without_success(spec, search, knowledge, places)
 
-    def _with_trial(self, spec: JobSpec, search: Search, state: State, trial: Trial) -> Knowledge:
+    def _with_trial(self, spec: JobSpec, search: Search, memory: Memory, trial: Trial) -> Knowledge:
         """The knowledge with a trial that ran to a decision, changes detected."""
-        knowledge = state.knowledge
+        knowledge = memory.knowledge
         if trial.last is None or trial.cost is None:
             return knowledge
         place, epochs = spec.batch_sizes.index(trial.batch_size), trial.last.epoch
         epoch_cost = math.log(trial.cost / epochs) if trial.cost > _LEAST_COST else None
         result = Result(trial.number, place, epochs, epoch_cost, trial.target_reached)
-        outlook = self._outlook(spec, search, state) if knowledge.reached.any() else None
+        outlook = self._outlook(spec, search, memory) if knowledge.reached.any() else None
         if outlook is not None and not result.reached:
             result = result._replace(chance=outlook.chance(place, result.log_epochs))
         due = knowledge.default_due and trial.batch_size != spec.default_batch_size
@@ -229,14 +229,14 @@ class KnowledgeGradient:
         after = replace(after, luck=after.luck * result.chance, misses=(*after.misses, place)[-KEPT:])
         return replace(after, retry=trial.number) if _retried(after, trial) else after
 
-    def _outlook(self, spec: JobSpec, search: Search, state: State) -> Outlook:
+    def _outlook(self, spec: JobSpec, search: Search, memory: Memory) -> Outlook:
         """Returns the value of trials, once a trial has reached the target."""
         situation = Situation.of(spec, search)
-        return state.outlook.get((self, situation), lambda: self._new_outlook(situation, state))
+        return memory.outlook.get((self, situation), lambda: self._new_outlook(situation, memory))
 
-    def _new_outlook(self, situation: Situation, state: State) -> Outlook:
-        prior, known = model(situation.spec.batch_sizes, self.constants), state.knowledge
-        now = state.belief.get(prior, lambda: belief(prior, known.evidence, known.prior))
+    def _new_outlook(self, situation: Situation, memory: Memory) -> Outlook:
+        prior, known = model(situation.spec.batch_sizes, self.constants), memory.knowledge
+        now = memory.belief.get(prior, lambda: belief(prior, known.evidence, known.prior))
         return self.outlook_type(situation, known, now, guides(situation, known), self.constants)
 
 
