@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _LARGEST_REQUEST = 2**20
-# What `wattwise serve` imports only when it runs, or for some of its options.
+# What commands import only when they run, or for some of their options.
 _IMPORTED_LATE = (
+    "grpc._channel",
+    "rich.live",
+    "wattwise.commands.listing",
+    "wattwise.driver.command",
     "uvloop",
     "wattwise_server.app",
     "wattwise_server.store.postgres.open",
@@ -173,11 +178,15 @@ def parent() -> socket.socket:
 
 def serve_requests(connection: socket.socket) -> int:
     """Fork for each request, and tell the exit status of each child on its own pipe."""
-    from wattwise.commands.main import main  # noqa: PLC0415 - ahead of the forks, in this process alone
+    from wattwise.commands.main import ENTRIES, main  # noqa: PLC0415 - ahead of the forks, in this process alone
     from wattwise_server.commands import serve  # noqa: PLC0415 - as above
 
     for module in _IMPORTED_LATE:
         importlib.import_module(module)
+    for entry in ENTRIES.values():
+        entry.load()
+    # Otherwise every fork copies what its collections visit.
+    gc.freeze()
     status_pipes: dict[int, int] = {}
 
     def reap(*_signal: object) -> None:

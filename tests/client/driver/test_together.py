@@ -43,12 +43,11 @@ def test_two_drivers_on_two_machines(runs: Runs, server: LiveServer) -> None:
 
 def test_takeover_from_a_killed_driver(runs: Runs) -> None:
     """A waiting driver takes over the recurrence and the server of a driver that is killed."""
-    flag = runs.folder / "go"
-    job = write_job(
-        runs.folder, shell(f"test -e {flag} || sleep 100", result()), run={"recurrences": 1, "grace_seconds": 2}
-    )
+    flag, waits = runs.folder / "go", runs.folder / "waits"
+    command = shell(f"test -e {flag} || {{{{ touch {waits}; sleep 100; }}}}", result())
+    job = write_job(runs.folder, command, run={"recurrences": 1, "grace_seconds": 2})
     first = runs.start(job)
-    wait_until(lambda: len(runs.trial_folders()) == 1)
+    wait_until(waits.exists)
     second = runs.start(job)
     assert second.stdout is not None
     assert any("waiting for other drivers" in line for line in second.stdout)

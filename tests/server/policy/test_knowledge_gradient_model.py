@@ -171,6 +171,7 @@ def belief_from(sizes: tuple[int, ...], knowledge: Knowledge) -> Belief:
     return belief(model(sizes, C), knowledge.evidence, knowledge.prior)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_belief(case: str) -> None:
     """The moments of ln E and ln c, the rates, and which batch sizes always miss are those of the formulas."""
