@@ -815,7 +815,7 @@ class Trial(NamedTuple):
         dispatch_event: Number of the event of its dispatch.
         end_event: Number of the event of its end; None while it runs.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
-            while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
+            while it runs they depend on other trials' costs, and `policy.stopping` computes them.
         warnings: What looks wrong about it, without the warning that follows from `other_monitors`.
         profile: Of the power limits that it has profiled.
         launch: Of its launch; stored with the trial's creation, and never changed.

@@ -5,8 +5,8 @@ You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumptio
 names its own sources.
 
 - `bounds`: the cost at which a trial is stopped
-- `stopping`: whether a trial continues
-- `decisions`: the answer to a trial's trainer
+- `stopping`: the cost, the bound and the verdict of a trial
+- `decisions`: the answer to a trial's trainer, and its message
 - `search`: a job's search after an event, or after all of them
 - `history`: what every event adds to a job's history, whatever its policy
 - `failures`: which batch sizes are set aside, excluded or available

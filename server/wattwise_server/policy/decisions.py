@@ -2,65 +2,105 @@
 
 from __future__ import annotations
 
-from wattwise_server.domain import Decision, EnergyQuality, Job, JobSpec, Trial, TrialOrigin
+import math
+
+from wattwise_server.cost import with_unit
+from wattwise_server.domain import Decision, EndReason, EnergyQuality, Job, JobSpec, Measurement, Trial, TrialOrigin
 from wattwise_server.errors import jobs_command
-from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.stopping import Verdict, decide, decision, why_unbounded, with_cost
+from wattwise_server.policy.stopping import Verdict, with_current_cost, with_verdict
 
 _HOW_FAR = {EnergyQuality.PARTLY_ESTIMATED: "partly an estimate", EnergyQuality.ESTIMATED: "an estimate"}
 
 
-def bound_of(job: Job, trial: Trial) -> float | None:
-    """The cost at which a running trial is stopped; None if it has no bound.
+def decision_for(job: Job, trial: Trial, verdict: Verdict | None = None) -> Decision:
+    """Returns the answer to a trial's trainer.
 
-    One that a person requested has none: the launch is to deliver, or to compare with.
+    Args:
+        job: The job.
+        trial: The trial.
+        verdict: The verdict about the newest measurement of a running trial, if it is known already.
     """
-    if trial.origin is TrialOrigin.REQUESTED:
-        return None
-    return POLICIES[job.spec.policy].bound(job.spec, job.search, trial.batch_size)
+    current = with_current_cost(job, trial) if verdict is None else with_verdict(job, trial, verdict)
+    return decision(job.spec, current)
 
 
-def is_best_known(job: Job) -> bool:
-    """Whether a trial that the search gave no bound has none because its batch size is the best known one."""
-    return job.search.min_cost is not None
+def decision(spec: JobSpec, trial: Trial) -> Decision:
+    """Returns the answer to the trainer of a trial that has its current cost and bound.
 
-
-def with_current_cost(job: Job, trial: Trial) -> Trial:
-    """A trial; a running one with its current cost and bound."""
-    if not trial.running:
-        return trial
-    return with_cost(job.spec, bound_of(job, trial), trial, best_known=is_best_known(job))
-
-
-def decision_for(job: Job, trial: Trial) -> Decision:
-    """The answer to a trial's trainer."""
-    return current_decision(job.spec, with_current_cost(job, trial))
-
-
-def current_decision(spec: JobSpec, trial: Trial) -> Decision:
-    """The answer to the trainer of a trial, which has its current cost and bound."""
-    return _with_notes(trial, decision(spec, trial))
-
-
-def decision_on_report(job: Job, trial: Trial, verdict: Verdict) -> Decision:
-    """The answer to the trainer of a running trial, with the verdict about its newest measurement."""
-    unbounded = why_unbounded(trial, best_known=is_best_known(job))
-    return (
-        _with_notes(trial, decide(job.spec, trial.last, verdict, unbounded)) if trial.last else decision_for(job, trial)
+    All of it follows from the trial, so that a repetition gets the same answer.
+    """
+    ended = not trial.running
+    return Decision(
+        ended,
+        trial.converged,
+        trial.target_reached,
+        _message(spec, trial),
+        trial.end_reason,
+        trial.last.epoch if trial.last else 0,
+        trial.cost,
+        trial.cost_bound,
+        None if ended else spec.heartbeat_interval,
+        trial.all_warnings,
     )
 
 
-def _with_notes(trial: Trial, decision: Decision) -> Decision:
-    """The decision with its warnings, whether its energy is an estimate and, if the target was missed, what to do next.
-
-    All of it follows from the trial, so that a repetition gets the same decision.
-    """
-    if trial.monitor.quality is not EnergyQuality.MEASURED and not trial.undecided:
-        decision = decision._replace(message=f"{decision.message}; the energy is {_HOW_FAR[trial.monitor.quality]}")
-    if trial.warnings or trial.other_monitors:
-        decision = decision._replace(warnings=trial.all_warnings)
-    if not decision.stop_train or decision.target_reached or trial.undecided:
-        return decision
+def _message(spec: JobSpec, trial: Trial) -> str:
+    """Why the trial ends or continues, whether its energy is an estimate and, after a miss, what to do next."""
+    if trial.undecided:
+        return _failed(trial)
+    if trial.last is None or trial.cost is None:
+        message = "continue: nothing has been reported yet"
+    else:
+        message = _outcome(spec, trial, trial.last, trial.cost)
+    if trial.monitor.quality is not EnergyQuality.MEASURED:
+        message = f"{message}; the energy is {_HOW_FAR[trial.monitor.quality]}"
+    if trial.running or trial.target_reached:
+        return message
     # It may be followed by another attempt, or by the job's advice, and must not contradict them.
-    todo = f"{jobs_command('show', trial.job_id)} says whether to change something before the next launch"
-    return decision._replace(message=f"{decision.message}; {todo}")
+    return f"{message}; {jobs_command('show', trial.job_id)} says whether to change something before the next launch"
+
+
+def _outcome(spec: JobSpec, trial: Trial, last: Measurement, cost: float) -> str:
+    if not trial.target_reached and math.isclose(last.metric, spec.target_metric, rel_tol=1e-5):
+        # Rounded, a metric just short of the target looks as if it had reached it.
+        metric = f"metric {last.metric!r}, target {spec.target_metric!r}"
+    else:
+        metric = f"metric {last.metric:.6g}, target {spec.target_metric:.6g}"
+    price = f"cost {with_unit(cost)}, {_bound(spec, trial)}"
+    epoch = f"epoch {last.epoch} of {spec.max_epochs}"
+    match trial.end_reason:
+        case None:
+            return f"continue: {metric} in {epoch}; {price}"
+        case EndReason.TARGET_REACHED:
+            return f"target reached: {metric} in {epoch}; {price}"
+        case EndReason.COST_BOUND if trial.target_reached:
+            return f"target reached, but cost bound exceeded: {price} in {epoch}; {metric}"
+        case EndReason.COST_BOUND:
+            return f"cost bound exceeded: {price} in {epoch}; {metric}"
+        case EndReason.STOPPED_EARLY:
+            return f"stopped early by the trainer: {metric} in {epoch}; {price}"
+        case _:
+            return f"max epochs reached: {epoch}; {metric}; {price}"
+
+
+def _bound(spec: JobSpec, trial: Trial) -> str:
+    """The bound of a trial, or why it has none; before anything has reached the target, there is none yet."""
+    if spec.beta_knob is None:
+        return "no cost bound"
+    if trial.cost_bound is not None:
+        return f"bound {with_unit(trial.cost_bound)}"
+    if trial.origin is TrialOrigin.REQUESTED:
+        return "no bound: it was requested"
+    if trial.origin is TrialOrigin.IMPORTED:
+        return "no bound: it was imported"
+    return f"no bound: {trial.batch_size} is the best known batch size" if trial.best_known else "no cost bound yet"
+
+
+def _failed(trial: Trial) -> str:
+    name = f"trial {trial.number} of job {trial.job_id!r}"
+    reason = f"END_REASON_{trial.end_reason.value}" if trial.end_reason else "no reason"
+    ended = f"was ended by its trainer ({reason})"
+    if trial.end_reason is EndReason.LOST and trial.origin is not TrialOrigin.IMPORTED:
+        ended = "is lost: no report or heartbeat came before its lease expired"
+    resume = ", or resume it from a checkpoint" if trial.resumable else ""
+    return f"stop: {name} {ended}; ask for a new batch size{resume}"

@@ -13,7 +13,7 @@ from types import ModuleType
 from wattwise_server.policy.base import Policy
 
 POLICIES: dict[str, Policy] = {}
-"""Filled below: `decisions` and `search`, which are among the modules, use it."""
+"""Filled below: `stopping` and `search`, which are among the modules, use it."""
 
 
 def _policies() -> dict[str, Policy]:  # pragma: no mutate block, runs at import

@@ -13,9 +13,10 @@ import numpy as np
 from wattwise_server.domain import Job, Measurement, PowerSample, Trial, TrialId, TrialOrigin
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.policy.base import Choice, Exhausted
-from wattwise_server.policy.decisions import current_decision, with_current_cost
+from wattwise_server.policy.decisions import decision
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
+from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
@@ -74,7 +75,7 @@ class Preview(NamedTuple):
 def trial_view(job: Job, trial: Trial, recurrence: int | None = None) -> TrialView:
     """A trial as people see it: with its current cost and bound."""
     current = with_current_cost(job, trial)
-    return TrialView(current, current_decision(job.spec, current).message, recurrence)
+    return TrialView(current, decision(job.spec, current).message, recurrence)
 
 
 class Administration:

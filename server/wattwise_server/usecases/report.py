@@ -23,10 +23,9 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import InvalidResultError, Violation, jobs_command
 from wattwise_server.events import EpochReported
-from wattwise_server.policy.decisions import bound_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.search import after
-from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.policy.stopping import Verdict, bound_of, judge
 from wattwise_server.usecases.lifecycle import Progress, measured_by, revived, warned
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.trial_warnings import other_better

@@ -30,13 +30,13 @@ from wattwise_server.errors import (
 from wattwise_server.events import Event, JobRegistered, PriorDiffers, PriorUnused, TrialDispatched
 from wattwise_server.observability.call import caller_token
 from wattwise_server.policy.base import Exhausted, Prior
-from wattwise_server.policy.decisions import bound_of, decision_for, decision_on_report, with_current_cost
+from wattwise_server.policy.decisions import decision_for
 from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.search import after
-from wattwise_server.policy.stopping import stopped_early
+from wattwise_server.policy.stopping import bound_of, stopped_early, with_current_cost
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction, TrialList
 from wattwise_server.usecases.finding import (
@@ -252,7 +252,7 @@ class Training:
                 return decision_for(done.job, done.trial)
             if repeated:
                 tx.renew_lease(done.trial)
-            return decision_on_report(done.job, done.trial, verdict)
+            return decision_for(done.job, done.trial, verdict)
 
     @retried
     async def heartbeat(self, key: TrialId) -> Decision:

@@ -1,4 +1,4 @@
-"""The stopping rule, as its decisions word it."""
+"""The stopping rule, and the decisions that follow from it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from wattwise_server.domain import (
+    Decision,
     EndReason,
     GpuGroup,
+    Job,
     JobSpec,
     Measurement,
     Trial,
@@ -17,15 +19,43 @@ from wattwise_server.domain import (
     TrialStatus,
     undecided,
 )
-from wattwise_server.policy.stopping import decide, decision, judge, why_unbounded, with_cost
+from wattwise_server.policy.decisions import decision, decision_for
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.stopping import bound_of, judge, with_current_cost
 
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SPEC = JobSpec("job", (8, 16), 8, GpuGroup("V100", 1, 300.0), target_metric=0.9, higher_is_better=True)
+
+
+def a_trial(**fields: Any) -> Trial:
+    """A running trial."""
+    return Trial("job", 3, 16, TrialOrigin.SEARCH, None, NOW, "launch 3")._replace(**fields)
+
+
+def a_job(**fields: Any) -> Job:
+    """A job of gts without trials, whose cost is its energy."""
+    spec = replace(SPEC, eta_knob=1.0, policy="gts", **fields)
+    return Job(spec, POLICIES["gts"].register(spec, ()), NOW)
+
+
+def answer(spec: JobSpec, bound: float | None, measurement: Measurement) -> Decision:
+    """The decision on a trial with this newest measurement."""
+    cost, _, converged, target_reached, end_reason = judge(spec, bound, measurement)
+    trial = a_trial(
+        last=measurement,
+        cost=cost,
+        cost_bound=bound,
+        converged=converged,
+        target_reached=target_reached,
+        end_reason=end_reason,
+        status=TrialStatus.DECIDED if end_reason else TrialStatus.RUNNING,
+    )
+    return decision(spec, trial)
 
 
 def message_at(metric: float, bound: float | None = None) -> str:
     """The message of the decision on a first epoch with this metric."""
-    measurement = Measurement(1, 1.0, 1.0, metric, datetime.now(timezone.utc))
-    return decide(SPEC, measurement, judge(SPEC, bound, measurement), "").message
+    return answer(SPEC, bound, Measurement(1, 1.0, 1.0, metric, NOW)).message
 
 
 def test_metric_just_below_the_target_is_not_shown_as_the_target() -> None:
@@ -62,35 +92,44 @@ def test_order_of_the_rule(metric: float, epoch: int, bound: float | None, end: 
     """The target at a cost up to the bound, then the bound, then the last epoch; the limits themselves are inside."""
     sign = 1 if higher else -1
     spec = replace(SPEC, eta_knob=1.0, max_epochs=10, target_metric=0.9 * sign, higher_is_better=higher)
-    verdict = judge(spec, bound, Measurement(epoch, 1.0, 1.0, metric * sign, datetime.now(timezone.utc)))
+    measurement = Measurement(epoch, 1.0, 1.0, metric * sign, NOW)
+    verdict = judge(spec, bound, measurement)
     reached = metric == 0.9
     assert verdict == (1.0, bound, reached and end is EndReason.TARGET_REACHED, reached, end)
-    answer = decide(spec, Measurement(epoch, 1.0, 1.0, metric * sign, datetime.now(timezone.utc)), verdict, "")
-    assert answer[:3] == (end is not None, verdict.converged, reached)
-    assert answer[4:8] == (end, epoch, 1.0, bound)
-
-
-def a_trial(**fields: Any) -> Trial:
-    """A running trial."""
-    return Trial("job", 3, 16, TrialOrigin.SEARCH, None, datetime.now(timezone.utc), "launch 3")._replace(**fields)
+    found = answer(spec, bound, measurement)
+    assert found[:3] == (end is not None, verdict.converged, reached)
+    assert found[4:8] == (end, epoch, 1.0, bound)
 
 
 def test_trial_has_the_cost_of_its_newest_measurement() -> None:
     """A trial without a measurement has no cost, but a bound; one with, has the cost and whether it reached."""
-    measurement = Measurement(2, 1.0, 4.0, 0.95, datetime.now(timezone.utc))
-    spec = replace(SPEC, eta_knob=1.0)
-    new = with_cost(spec, 7.0, a_trial(), best_known=True)
+    measurement = Measurement(2, 1.0, 4.0, 0.95, NOW)
+    job = a_job()
+    known = replace(job, search=replace(job.search, min_cost=3.5, min_cost_batch_size=8))
+    new = with_current_cost(known, a_trial())
     assert (new.cost, new.cost_bound, new.best_known, new.target_reached) == (None, 7.0, True, False)
-    old = with_cost(spec, None, a_trial(last=measurement), best_known=False)
+    old = with_current_cost(job, a_trial(last=measurement))
     assert (old.cost, old.cost_bound, old.best_known, old.target_reached) == (4.0, None, False, True)
-    assert decision(spec, new)[:3] == (False, False, False)
-    assert decision(spec, new)[4:8] == (None, 0, None, 7.0)
+    assert decision_for(known, a_trial())[:3] == (False, False, False)
+    assert decision_for(known, a_trial())[4:8] == (None, 0, None, 7.0)
+    assert bound_of(known, a_trial(origin=TrialOrigin.REQUESTED)) is None
+    ended = a_trial(status=TrialStatus.DECIDED, cost=1.0)
+    assert with_current_cost(known, ended) is ended
+
+
+def test_known_verdict_is_not_computed_again() -> None:
+    """A decision with the verdict of a report is the one that follows from the trial."""
+    job, trial = a_job(), a_trial(last=Measurement(2, 1.0, 4.0, 0.5, NOW))
+    job = replace(job, search=replace(job.search, min_cost=3.5, min_cost_batch_size=8))
+    verdict = judge(job.spec, bound_of(job, trial), Measurement(2, 1.0, 4.0, 0.5, NOW))
+    assert decision_for(job, trial, verdict) == decision_for(job, trial)
+    assert decision_for(job, trial, verdict._replace(cost=5.0)).cost == 5.0
 
 
 def test_decision_of_an_ended_trial_does_not_change() -> None:
     """A trial that was decided says so with the numbers of then; one that failed stops with its cost."""
     ended = {"cost": 4.0, "cost_bound": 7.0, "target_reached": True}
-    measurement = Measurement(2, 1.0, 1.0, 0.95, datetime.now(timezone.utc))
+    measurement = Measurement(2, 1.0, 1.0, 0.95, NOW)
     decided = a_trial(
         status=TrialStatus.DECIDED, end_reason=EndReason.TARGET_REACHED, converged=True, last=measurement, **ended
     )
@@ -123,14 +162,11 @@ def test_nobody_has_ended_a_lost_trial() -> None:
 )
 def test_message_says_why_there_is_no_bound(fields: dict[str, Any], best_known: bool, why: str) -> None:
     """The reason belongs to the trial; before anything reached the target there is none, only no bound yet."""
-    assert why in why_unbounded(a_trial(**fields), best_known=best_known)
-    measurement = Measurement(1, 1.0, 1.0, 0.1, datetime.now(timezone.utc))
-
-    def bound_of(spec: JobSpec, bound: float | None, unbounded: str) -> str:
-        return decide(spec, measurement, judge(spec, bound, measurement), unbounded).message
-
-    assert why_unbounded(a_trial(), best_known=False) == ""
-    assert f"no bound: {why}" in bound_of(SPEC, None, why)
-    assert "no cost bound yet" in bound_of(SPEC, None, "")
-    assert "bound 5 kJ" in bound_of(SPEC, 5000.0, why)
-    assert "no cost bound" in bound_of(replace(SPEC, beta_knob=None), None, why)
+    trial = a_trial(last=Measurement(1, 1.0, 1.0, 0.1, NOW), cost=1.0, best_known=best_known, **fields)
+    message = decision(SPEC, trial).message
+    assert "no bound: " in message
+    assert why in message.partition("no bound: ")[2]
+    unknown = trial._replace(origin=TrialOrigin.SEARCH, best_known=False)
+    assert "no cost bound yet" in decision(SPEC, unknown).message
+    assert "bound 5 kJ" in decision(SPEC, trial._replace(cost_bound=5000.0)).message
+    assert decision(replace(SPEC, beta_knob=None), trial).message.endswith("no cost bound")

@@ -29,7 +29,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.events import JobDeleted, JobRegistered, TrialFailed
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.stopping import with_cost
+from wattwise_server.policy.stopping import judge
 from wattwise_server.store.base import (
     Bucket,
     HistoryList,
@@ -281,8 +281,8 @@ class FigureTests:
             assert found[1] == Usage(20.0, 300.0, 0.5 * 200.0 + 0.5 * 100.0 * 30.0)
             assert found[2] == Usage(20.0, 300.0, 0.5 * 100.0 * 30.0)
             spec = figured_job().spec
-            for trial in trials:
-                assert found[trial.number].cost == with_cost(spec, None, trial, best_known=False).cost
+            for number, measurement in enumerate((last, without), 1):
+                assert found[number].cost == judge(spec, None, measurement).cost
 
     async def test_buckets_have_the_median_and_the_range(self, opener: Opener) -> None:
         """Each range has its trials by batch size; of an even number of them the median is between the middle ones.
