@@ -21,7 +21,7 @@ from wattwise_server.errors import ServiceError
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobControlService, JobReaderService
-from wattwise_server.rpc.statuses import details_of
+from wattwise_server.rpc.statuses import status_of
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -63,7 +63,7 @@ class InProcess:
         try:
             return await getattr(service, method)(request, None)
         except ServiceError as error:
-            raise refusal_of(details_of(error)[2]) from error
+            raise refusal_of(status_of(error)) from error
 
     async def open(self) -> InProcessStream:
         return InProcessStream(self.trainers)
@@ -83,7 +83,7 @@ class InProcessStream:
             await service.StreamResults(self._requests(), context)
             await self.answers.put(None)
         except ServiceError as error:
-            await self.answers.put(refusal_of(details_of(error)[2]))
+            await self.answers.put(refusal_of(status_of(error)))
 
     async def _requests(self) -> AsyncIterator[v1.StreamResultsRequest]:
         while (request := await self.sent.get()) is not None:

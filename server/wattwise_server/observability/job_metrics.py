@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from wattwise_server.domain import SavingsVerdict, Totals
 from wattwise_server.observability.fresh import Computed
 
-Figures: TypeAlias = tuple[Totals, Mapping[str, Totals]]
-"""The figures of all jobs together, and those of single jobs by id, which add up to them."""
+NamedTotals: TypeAlias = tuple[Totals, Mapping[str, Totals]]
+"""The totals of all jobs together, and those of single jobs by id, which add up to them."""
 
 Samples: TypeAlias = Iterable[tuple[Sequence[str], float]]
 """Label values with a number."""
@@ -32,7 +32,7 @@ class _Family(NamedTuple):
         of_all: Its name for all jobs, behind `wattwise_`; empty: it is not exported for them.
         of_one: Its name for single ones, behind `wattwise_job_`; empty likewise.
         text: Its description.
-        samples: What it is for some figures.
+        samples: What it is for totals.
         labels: Their labels.
     """
 
@@ -44,7 +44,7 @@ class _Family(NamedTuple):
 
 
 class JobMetrics(Collector):
-    """Collects the figures.
+    """Collects the totals.
 
     Args:
         currency: Of all money; empty: there are no prices.
@@ -52,10 +52,10 @@ class JobMetrics(Collector):
 
     def __init__(self, currency: str) -> None:
         self._families = (*_COUNTS, *_amounts(currency))
-        self._ask: Callable[[], Computed[Figures] | None] = lambda: None
+        self._ask: Callable[[], Computed[NamedTotals] | None] = lambda: None
 
-    def follow(self, ask: Callable[[], Computed[Figures] | None]) -> None:
-        """Sets where the figures come from; called in the threads of scrapes, which may wait in it."""
+    def follow(self, ask: Callable[[], Computed[NamedTotals] | None]) -> None:
+        """Sets where the totals come from; called in the threads of scrapes, which may wait in it."""
         self._ask = ask
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -88,8 +88,8 @@ def _gauge(name: str, family: _Family, whose: str, labels: Sequence[str]) -> Gau
     return GaugeMetricFamily(name, family.text.format(whose), labels=(*labels, *family.labels))
 
 
-def _filled(gauge: GaugeMetricFamily, family: _Family, figures: Mapping[str, Totals]) -> GaugeMetricFamily:
-    for job_id, each in figures.items():
+def _filled(gauge: GaugeMetricFamily, family: _Family, totals: Mapping[str, Totals]) -> GaugeMetricFamily:
+    for job_id, each in totals.items():
         for labels, value in family.samples(each):
             gauge.add_metric((job_id, *labels) if job_id else labels, value)
     return gauge
@@ -104,18 +104,18 @@ def _number(value: float | None, *labels: str) -> Samples:
     return () if value is None else ((labels, value),)
 
 
-def _ended(figures: Totals) -> Samples:
-    yield ("delivered",), figures.num_deliveries
-    yield ("missed",), figures.num_missed
-    yield ("failed",), figures.num_undecided
+def _ended(totals: Totals) -> Samples:
+    yield ("delivered",), totals.num_deliveries
+    yield ("missed",), totals.num_missed
+    yield ("failed",), totals.num_undecided
 
 
-def _verdicts_of_all(figures: Totals) -> Samples:
-    return [((verdict.value.lower(),), figures.verdicts.get(verdict, 0)) for verdict in SavingsVerdict]
+def _verdicts_of_all(totals: Totals) -> Samples:
+    return [((verdict.value.lower(),), totals.verdicts.get(verdict, 0)) for verdict in SavingsVerdict]
 
 
-def _verdicts_of_one(figures: Totals) -> Samples:
-    return [((verdict.value.lower(),), number) for verdict, number in figures.verdicts.items()]
+def _verdicts_of_one(totals: Totals) -> Samples:
+    return [((verdict.value.lower(),), number) for verdict, number in totals.verdicts.items()]
 
 
 _COUNTS = (

@@ -18,7 +18,7 @@ from wattwise_server.observability.logs import log_event
 from wattwise_server.observability.observers import Observer, Observers
 
 if TYPE_CHECKING:
-    from wattwise_server.observability.job_metrics import Figures, JobMetrics
+    from wattwise_server.observability.job_metrics import JobMetrics, NamedTotals
     from wattwise_server.observability.metrics import Metrics
     from wattwise_server.observability.metrics_server import MetricsServer
 
@@ -39,13 +39,13 @@ class Telemetry:
     _metrics: tuple[JobMetrics, MetricsServer] | None = None
 
     @asynccontextmanager
-    async def serving_metrics(self, figures: Callable[[], Awaitable[Figures]]) -> AsyncIterator[None]:
-        """Answers Prometheus for the length of the block; computes the figures of jobs when it asks."""
+    async def serving_metrics(self, totals: Callable[[], Awaitable[NamedTotals]]) -> AsyncIterator[None]:
+        """Answers Prometheus for the length of the block; computes the totals of jobs when it asks."""
         if self._metrics is None:
             yield
             return
         jobs, server = self._metrics
-        async with fresh(figures, "figures of jobs") as value:
+        async with fresh(totals, "figures of jobs") as value:
             jobs.follow(value.ask)
             with server.serving():
                 log_event(log, logging.INFO, "serving metrics", address=server.url)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
+from grpc_status import rpc_status
 
 from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError, TooManyStreamsError, Violation
 from wattwise_server.observability.call import Call, CallListener, current_call
 from wattwise_server.observability.logs import REFUSED, log_event
-from wattwise_server.rpc.statuses import Details, details_of, details_of_bug
+from wattwise_server.rpc.statuses import status_of, status_of_bug
 from wattwise_server.security.authorization import Authorization, Caller
 
 log = logging.getLogger(__name__)
@@ -254,7 +256,7 @@ class Method:
         """Ends a call with the status of an error."""
         match error:
             case ServiceError():
-                await _abort(call, context, details_of(error))
+                await _abort(call, context, status_of(error))
             case grpc.aio.AbortError():
                 call.code = _code_name(context.code())
                 raise error
@@ -267,7 +269,7 @@ class Method:
                 # The health service of some versions lacks List.
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have this method")
         # The caller gets an incident id, the log the traceback.
-        await _abort(call, context, details_of_bug(self._name, error))
+        await _abort(call, context, status_of_bug(self._name, error))
 
     async def _answered_within_limits(self, call: Call, context: Context, data: Any) -> Any:
         with self._shared.streams.opened(), self._shared.open_streams.opened():
@@ -426,11 +428,11 @@ def _counted(serialize: Callable[[Any], bytes] | None, counters: Sequence[Callab
     return counting
 
 
-async def _abort(call: Call, context: Context, details: Details) -> NoReturn:
-    code, message, status = details
-    call.code = code.name
+async def _abort(call: Call, context: Context, status: status_pb2.Status) -> NoReturn:
+    sent = rpc_status.to_status(status)
+    call.code = sent.code.name
     try:
-        await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
+        await context.abort(sent.code, sent.details, sent.trailing_metadata)
     except grpc.aio.InternalError as error:
         # The call has ended meanwhile, for example because its request is too large after decompression.
         raise asyncio.CancelledError from error

@@ -245,15 +245,15 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
             )
         )
     return ImportedTrial(
-        request.job_id,
-        request.launch_id,
-        request.batch_size,
-        measured,
-        end_reason(request.end_reason),
-        start,
-        _monitor_kinds(request.monitor) if request.HasField("monitor") else None,
-        tuple(faults),
-        request.validate_only,
+        job_id=request.job_id,
+        launch_id=request.launch_id,
+        batch_size=request.batch_size,
+        measurements=measured,
+        end_reason=end_reason(request.end_reason),
+        start_time=start,
+        monitor=_monitor_kinds(request.monitor) if request.HasField("monitor") else None,
+        malformed=tuple(faults),
+        validate_only=request.validate_only,
     )
 
 
@@ -283,31 +283,31 @@ def _check_named(holder: v1.TrainingResult | TrainersRequest | PersonsRequest, w
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | UnknownEndReason | None:
     """A trainer's reason; None if it is unspecified."""
-    if reason == v1.END_REASON_UNSPECIFIED:
-        return None
     if reason not in v1.EndReason.values():
         return UnknownEndReason(reason)
-    return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
+    name = _choice(reason, v1.EndReason, "end_reason", [])
+    return EndReason(name) if name else None
 
 
-def _choice(value: int, wire: Any, prefix: str, field: str, faults: list[Violation]) -> str:
+def _choice(value: int, kind: Any, field: str, faults: list[Violation]) -> str:
     """The name of an enum's value without its prefix; empty if it is unspecified or, which is a fault, unknown."""
     if not value:
         return ""
-    if value not in wire.values():
-        faults.append(Violation(field, f"{value} is unknown; use one of {', '.join(wire.keys()[1:])}"))
+    unset, *names = kind.keys()
+    if value not in kind.values():
+        faults.append(Violation(field, f"{value} is unknown; use one of {', '.join(names)}"))
         return ""
-    return str(wire.Name(value)).removeprefix(prefix)
+    return str(kind.Name(value)).removeprefix(unset.removesuffix("UNSPECIFIED"))
 
 
-def _choices(values: Sequence[int], wire: Any, prefix: str, field: str, faults: list[Violation]) -> list[str]:
+def _choices(values: Sequence[int], kind: Any, field: str, faults: list[Violation]) -> list[str]:
     """The names of an enum's values without their prefix, each once; adds the faults of all other values."""
     names: dict[str, None] = {}
     for place, value in enumerate(values):
         if not value:
-            fault = f"is not set; use one of {', '.join(wire.keys()[1:])}"
+            fault = f"is not set; use one of {', '.join(kind.keys()[1:])}"
             faults.append(Violation(f"{field}[{place}]", fault))
-        elif name := _choice(value, wire, prefix, f"{field}[{place}]", faults):
+        elif name := _choice(value, kind, f"{field}[{place}]", faults):
             names[name] = None
     return list(names)
 
@@ -319,18 +319,18 @@ def job_list(request: v1.ListJobsRequest) -> JobList:
         InvalidRequestError: a value is unknown or too long.
     """
     faults: list[Violation] = []
-    order = _choice(request.order, v1.JobOrder, "JOB_ORDER_", "order", faults)
-    states = _choices(request.states, v1.JobState, "JOB_STATE_", "states", faults)
+    order = _choice(request.order, v1.JobOrder, "order", faults)
+    states = _choices(request.states, v1.JobState, "states", faults)
     if len(request.contains) > MAX_ID_LENGTH:
         faults.append(Violation("contains", f"has more than {MAX_ID_LENGTH} characters; use at most so many"))
     if faults:
         raise InvalidRequestError(*faults)
     return JobList(
-        request.job_id_prefix,
-        request.contains,
-        tuple(map(JobState, states)),
-        JobOrder(order) if order else JobOrder.OLDEST,
-        request.with_summaries,
+        prefix=request.job_id_prefix,
+        contains=request.contains,
+        states=tuple(map(JobState, states)),
+        order=JobOrder(order) if order else JobOrder.OLDEST,
+        with_activity=request.with_summaries,
     )
 
 
@@ -342,8 +342,8 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
     """
     of_several = request.HasField("job_id_prefix")
     faults = [] if of_several else job_id_faults(request.job_id)
-    statuses = _choices(request.statuses, v1.TrialStatus, "TRIAL_STATUS_", "statuses", faults)
-    reasons = _choices(request.end_reasons, v1.EndReason, "END_REASON_", "end_reasons", faults)
+    statuses = _choices(request.statuses, v1.TrialStatus, "statuses", faults)
+    reasons = _choices(request.end_reasons, v1.EndReason, "end_reasons", faults)
     if request.batch_size < 0:
         faults.append(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
     if request.from_trial_number < 0:
@@ -356,13 +356,13 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
     if faults:
         raise InvalidRequestError(*faults)
     return TrialList(
-        None if of_several else request.job_id,
-        request.job_id_prefix,
-        tuple(map(TrialStatus, statuses)),
-        tuple(map(EndReason, reasons)),
-        request.batch_size or None,
-        request.newest_first,
-        tuple(sorted(request.labels.items())),
+        job_id=None if of_several else request.job_id,
+        prefix=request.job_id_prefix,
+        statuses=tuple(map(TrialStatus, statuses)),
+        end_reasons=tuple(map(EndReason, reasons)),
+        batch_size=request.batch_size or None,
+        newest_first=request.newest_first,
+        labels=tuple(sorted(request.labels.items())),
     )
 
 
@@ -381,7 +381,7 @@ def history_list(request: v1.ListEventsRequest) -> HistoryList:
         InvalidRequestError: the kind is unknown.
     """
     faults: list[Violation] = []
-    kinds = _choices(request.kinds, v1.EventKind, "EVENT_KIND_", "kinds", faults)
+    kinds = _choices(request.kinds, v1.EventKind, "kinds", faults)
     if faults:
         raise InvalidRequestError(*faults)
     return HistoryList(request.job_id or None, request.job_id_prefix, tuple(kinds))
@@ -470,10 +470,10 @@ def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
     sent = request.samples[: MAX_SAMPLES + 1]
     return [
         PowerSample(
-            s.power_setting.limit_watts_per_gpu,
-            s.time_seconds,
-            s.energy_joules if s.HasField("energy_joules") else None,
-            s.steps,
+            limit_watts_per_gpu=sample.power_setting.limit_watts_per_gpu,
+            time_seconds=sample.time_seconds,
+            energy_joules=sample.energy_joules if sample.HasField("energy_joules") else None,
+            steps=sample.steps,
         )
-        for s in sent
+        for sample in sent
     ]

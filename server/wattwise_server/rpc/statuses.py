@@ -6,7 +6,6 @@ import logging
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 from urllib.parse import quote
 
 import grpc
@@ -54,10 +53,8 @@ FAULTS_BYTES = 1500
 
 _IDS = ("job_id", "launch_id", "trial_number", "job_id_prefix", "token_id")
 
-Details: TypeAlias = tuple[grpc.StatusCode, str, status_pb2.Status]
 
-
-def details_of(error: ServiceError) -> Details:
+def status_of(error: ServiceError) -> status_pb2.Status:
     """The status of an error, with its reason, its field violations, and whether and when to retry; also logs it."""
     _log_refusal(error)
     metadata = {"retryable": str(error.retryable).lower(), **_fitting(error.metadata)}
@@ -70,7 +67,7 @@ def details_of(error: ServiceError) -> Details:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMilliseconds(round(error.retry_seconds * 1000))
         extra.append(retry)
-    return _details(
+    return _status(
         _CODES[error.reason], _short(error.message, MESSAGE_BYTES, _quoted_size), error.reason, metadata, extra
     )
 
@@ -134,19 +131,19 @@ def _fitting_violations(violations: Sequence[Violation]) -> list[Violation]:
     return kept
 
 
-def details_of_bug(method: str, error: BaseException) -> Details:
+def status_of_bug(method: str, error: BaseException) -> status_pb2.Status:
     """The status of any other exception: the log gets the traceback, the caller only an incident id."""
     incident = secrets.token_hex(4)
     named = {"incident": incident, "method": method.rpartition("/")[2]}
     log_exception(log, "unhandled exception", error, **named)
     message = f"internal error; the server's log has the details under incident {incident}"
     metadata = {"incident_id": incident, "retryable": "false"}
-    return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])
+    return _status(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])
 
 
-def _details(
+def _status(
     code: grpc.StatusCode, message: str, reason: str, metadata: dict[str, str], extra: list[Message]
-) -> Details:
+) -> status_pb2.Status:
     call = current_call.get()
     if call is not None:
         metadata["call_id"] = call.call_id
@@ -156,4 +153,4 @@ def _details(
         holder = any_pb2.Any()
         holder.Pack(detail)
         packed.append(holder)
-    return code, message, status_pb2.Status(code=code.value[0], message=message, details=packed)
+    return status_pb2.Status(code=code.value[0], message=message, details=packed)

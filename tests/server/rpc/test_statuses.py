@@ -18,7 +18,7 @@ from wattwise_server.errors import (
     TrialNotFoundError,
     Violation,
 )
-from wattwise_server.rpc.statuses import details_of
+from wattwise_server.rpc.statuses import status_of
 
 LONGEST = "\U0001f600" * MAX_ID_LENGTH
 SIZES = [2**31 - 1 - number for number in range(64)]
@@ -55,18 +55,16 @@ def info_of(status: status_pb2.Status) -> error_details_pb2.ErrorInfo:
 )
 def test_ids_are_never_cut(error: ServiceError, ids: dict[str, str]) -> None:
     """Metadata has ids of 200 characters whole, and the status still fits into the 8 KiB of trailers of clients."""
-    _, message, status = details_of(error)
+    status = status_of(error)
     metadata = dict(info_of(status).metadata)
     assert {name: metadata[name] for name in ids} == ids
-    trailers = len(quote(message)) + len(base64.b64encode(status.SerializeToString()))
+    trailers = len(quote(status.message)) + len(base64.b64encode(status.SerializeToString()))
     assert trailers < 8 * 1024
 
 
 def test_long_values_are_cut() -> None:
     """Any other value is cut at 500 bytes, and of many values those that fit are kept."""
-    _, _, status = details_of(
-        NoBatchSizeLeftError("j", dict.fromkeys(("failed", "missed", "banned", "untried"), SIZES))
-    )
+    status = status_of(NoBatchSizeLeftError("j", dict.fromkeys(("failed", "missed", "banned", "untried"), SIZES)))
     metadata = info_of(status).metadata
     assert all(metadata[cause].endswith("…") and len(metadata[cause].encode()) <= 500 for cause in ("failed", "missed"))
     omitted = {"failed", "missed", "banned", "untried"} - set(metadata)
@@ -76,7 +74,7 @@ def test_long_values_are_cut() -> None:
 
 def test_more_faults_than_fit_are_counted() -> None:
     """The last violation, without a field, says how many are left out; a long description is cut."""
-    _, _, status = details_of(InvalidRequestError(*FAULTS))
+    status = status_of(InvalidRequestError(*FAULTS))
     bad = error_details_pb2.BadRequest()
     assert status.details[1].Unpack(bad)
     *listed, rest = bad.field_violations
