@@ -13,8 +13,9 @@ depends on data that a crash could lose.
 is saved and no callback runs: the use case runs again from its start (`usecases.retries`). So does a block that only
 read, or that refuses, which would otherwise answer from an old version.
 
-**Callbacks.** `after_commit` callbacks run after the commit and before the block exits, in the order of commits. They
-do not run for a block that changed nothing.
+**Callbacks.** The observer is notified of recorded events after the commit and before the block exits, in the order of
+commits; `after_commit` callbacks run then, too. They do not run for a block that changed nothing. Work that follows up
+runs afterwards, when the job is free, and before the block exits.
 
 **Cancellation.** Cancelling a caller that waits for durability does not affect the transaction: it commits or fails on
 its own.
@@ -337,14 +338,14 @@ class Transaction(Recorder, Protocol):
         """The job; None if no job has this id."""
 
     def record(self, job: Job | None, *events: Event) -> None:
-        """Saves a job after events, in their order, and all that the events say has changed.
+        """Saves a job after events, and what the events say has changed; the way in which use cases change a job.
 
         Events with a message are added to the history, with the time of the database and the token of the running call.
         The observer is notified of every event after the commit.
 
         Args:
-            job: The job since; saved if it is not the one of this transaction. None: it is deleted, as by `delete_job`.
-            events: What has happened. None, for what is no event, such as a request that is remembered.
+            job: The job since, saved if it differs from that before; None: it is deleted, as by `delete_job`.
+            events: What has happened, in this order; nothing for what is no event, such as a remembered request.
         """
 
     def save_job(self, job: Job) -> None:

@@ -38,9 +38,18 @@ from wattwise_server.domain import (
     WarningReason,
 )
 from wattwise_server.errors import TooManyJobsError
-from wattwise_server.events import BatchSizeBanned, TrialDecided, TrialDispatched, TrialLost, TrialRevived
+from wattwise_server.events import (
+    BatchSizeBanned,
+    EpochReported,
+    JobDeleted,
+    JobRegistered,
+    TrialDecided,
+    TrialDispatched,
+    TrialLost,
+    TrialRevived,
+)
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.store.base import JobList, Store, TrialList
+from wattwise_server.store.base import HistoryList, JobList, Store, TrialList
 from wattwise_server.usecases.retries import retried
 
 from tests.server.store.figures import FigureTests
@@ -689,6 +698,52 @@ class StoreConformance(FigureTests):
             async with store.transaction("j") as tx:
                 tx.after_commit(lambda: called.append("read"))
         assert called == ["first", "second"]
+
+    async def test_recorded_events_save_what_they_say(self, opener: Opener) -> None:
+        """A recorded job and its events are saved with their sentences; a job of None deletes it, with its trials."""
+        trial = a_trial(1, dispatch_event=1)
+        measured = trial._replace(last=Measurement(1, 2.0, 3.0, 0.5, NOW))
+        job, registered = with_trials(a_job(), 1), a_job()
+        events = TrialDispatched(trial), EpochReported(measured, job.spec)
+        async with opener() as store, store.transaction("j") as tx:
+            tx.record(registered, JobRegistered(registered.spec))
+            tx.record(job, *events)
+            tx.record(replace(job, num_events=2), BatchSizeBanned(job.spec, 16, 2))
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                saved, measurements, rows = await tx.trial(1), await tx.measurements(1), await tx.events()
+                assert (tx.job and tx.job.num_events, saved and saved.last) == (2, measured.last)
+                assert list(measurements) == [measured.last]
+                assert [row.kind for row in rows] == [TrialDispatched.kind, BatchSizeBanned.kind]
+                tx.record(None, JobDeleted(job.spec, 1, 1))
+            async with store.transaction("j") as tx:
+                assert tx.job is None
+            history = await store.reads.history(HistoryList(job_id="j"), (), 9)
+        assert [(entry.kind, entry.message, entry.batch_size) for _, entry in history] == [
+            ("JOB_DELETED", "deleted with its trial; running ones that were stopped: 1", None),
+            ("BATCH_SIZE_BANNED", "batch size banned: batch size 16", 16),
+            ("JOB_REGISTERED", JobRegistered(registered.spec).message, None),
+        ]
+
+    async def test_work_follows_up_before_the_block_exits(self, opener: Opener) -> None:
+        """Work that follows up finds the changes durable and the job free; it does not run for a block that raised."""
+        found: list[Job | None] = []
+        async with opener() as store:
+
+            async def look() -> None:
+                async with store.transaction("j") as tx:
+                    found.append(tx.job)
+
+            async with store.transaction("j") as tx:
+                tx.record(a_job())
+                tx.follow_up(look)
+                assert not found
+            assert found == [a_job()]
+            with suppress(KeyError):
+                async with store.transaction("j") as tx:
+                    tx.follow_up(look)
+                    raise KeyError
+        assert found == [a_job()]
 
     async def test_subscribers_are_notified_once_changes_are_durable(self, opener: Opener) -> None:
         """A subscriber of a job is notified of the job, one of a trial only of that trial."""
