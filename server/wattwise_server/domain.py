@@ -837,7 +837,8 @@ class Trial(NamedTuple):
     warnings: tuple[TrialWarning, ...] = ()
     profile: ProfileResult | None = None
     launch: Launch = Launch()
-    # A report replaces these two. A trial that goes on keeps what is above them, and has no outcome any more.
+    # A report replaces these two. What follows, up to `heartbeat_interval`, is the outcome, which a trial that goes on
+    # loses.
     last: Measurement | None = None
     lease_expire_time: datetime | None = None
     status: TrialStatus = TrialStatus.RUNNING
@@ -862,7 +863,7 @@ class Trial(NamedTuple):
 
         Faster than `_replace`, for every report.
         """
-        return Trial._make((*self[:_NUM_KEPT], last, lease_expire_time, *_NO_OUTCOME))
+        return Trial._make((*self[:_LAST], last, lease_expire_time, *_NO_OUTCOME, *self[_BEHIND_OUTCOME:]))
 
     @property
     def role(self) -> PruningGtsRole | None:
@@ -916,8 +917,8 @@ class Trial(NamedTuple):
         return self.status in UNDECIDED
 
 
-_NUM_KEPT = Trial._fields.index("last")
-_NO_OUTCOME = tuple(Trial._field_defaults[name] for name in Trial._fields[_NUM_KEPT + 2 :])
+_LAST, _BEHIND_OUTCOME = Trial._fields.index("last"), Trial._fields.index("heartbeat_interval") + 1
+_NO_OUTCOME = tuple(Trial._field_defaults[name] for name in Trial._fields[_LAST + 2 : _BEHIND_OUTCOME])
 
 
 class JobEvent(NamedTuple):
