@@ -207,7 +207,7 @@ def claims(
 
 
 def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> SavingsEstimate:
-    """The claim about the cost of trials."""
+    """Returns the claim about the cost of trials."""
     reached = defaultdict(list)
     for trial in trials:
         if trial.target_reached:
@@ -225,7 +225,7 @@ def claimed(trials: Sequence[PlayedTrial], default_batch_size: int) -> SavingsEs
 
 
 def _relative(claim: SavingsEstimate, would: float) -> Claim | None:
-    """A claim beside what the default would have cost, in J."""
+    """Returns a claim beside what the default would have cost, in J."""
     if claim.baseline is None or claim.saved is None or claim.at_least is None:
         return None
     plain = claim.deliveries * claim.baseline.mean - claim.spent
@@ -281,7 +281,7 @@ def chance(missed: int, seeds: int) -> float:
 
 
 def summary(found: Sequence[Claim | None]) -> Summary:
-    """The claims among what was found."""
+    """Returns the claims among what was found."""
     kept = [claim for claim in found if claim is not None]
     return Summary(kept, len(found) - len(kept))
 
@@ -371,7 +371,7 @@ def _print_policy(console: Console, policy: str, kept: Sequence[Line], played: _
 
 
 def _cells(found: Summary) -> Sequence[str]:
-    """The columns from `none` to `holds`."""
+    """Returns the columns from `none` to `holds`."""
     if not found.claims:
         return [f"{found.without}", *[""] * 6]
     runs = np.mean([claim.runs for claim in found.claims])

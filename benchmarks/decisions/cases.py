@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def folders_of(args: argparse.Namespace) -> Folders:
-    """The folders that these options name."""
+    """Returns the folders that these options name."""
     return Folders(args.traces, args.workloads or beside(args.traces))
 
 
@@ -119,7 +119,7 @@ class Case:
         return "traces" if "/" in self.workload else None
 
     def load(self, folders: Folders = NOWHERE) -> Workload:
-        """Its workload.
+        """Returns its workload.
 
         Raises:
             ReplayError: there is no such workload, or its folder is missing.
@@ -142,7 +142,7 @@ class Case:
 
 @lru_cache(maxsize=32)
 def loaded(folders: Folders, name: str, target: float | None, mirrored_at: int | None) -> Workload:
-    """The workload of a name. Cached, because many cases share it."""
+    """Returns the workload of a name. Cached, because many cases share it."""
     workload = _loaded(folders, name, target)
     return workload if mirrored_at is None else workload.drifting(mirrored_at)
 
@@ -167,7 +167,7 @@ def _needed(folder: Path | None, name: str) -> Path:
 
 
 def measured_settings(folder: Path) -> Sequence[str]:
-    """The workloads and GPUs that can be played from a folder of traces, as `workload/gpu`."""
+    """Returns the workloads and GPUs that can be played from a folder of traces, as `workload/gpu`."""
     found = []
     for workload in TRACED:
         for gpu in traces.gpus(folder):
@@ -180,10 +180,10 @@ def measured_settings(folder: Path) -> Sequence[str]:
 
 
 def workload_files(folder: Path) -> Sequence[str]:
-    """The workload files one level below a folder, relative to it."""
+    """Returns the workload files one level below a folder, relative to it."""
     return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/*{_FILE}"))
 
 
 def beside(folder: Path | None) -> Path | None:
-    """The folder of recorded workloads in that of the traces."""
+    """Returns the folder of recorded workloads in that of the traces."""
     return folder / "cpu" if folder is not None and (folder / "cpu").is_dir() else None

@@ -40,18 +40,18 @@ class Figure:
     worst: Figure | None = None
 
     def text(self, value: float) -> str:
-        """A value as it is printed."""
+        """Returns a value as it is printed."""
         return "" if np.isnan(value) else format(value, self.form)
 
     def shown(self, scores: Scores, papers: Scores) -> str:
-        """Its value, with that of the worst case if there are several."""
+        """Returns its value, with that of the worst case if there are several."""
         text = self.text(self.value(scores, papers))
         if self.worst is None or len(scores) == 1:
             return text
         return f"{text} ({self.worst.text(self.worst.value(scores, papers))})"
 
     def is_within(self, value: float, limit: float) -> bool:
-        """Whether a value, rounded to three digits, is at most a limit."""
+        """Returns whether a value, rounded to three digits, is at most a limit."""
         return round(value, 3) <= limit
 
 
@@ -60,7 +60,7 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 
 def _all_seeds(scores: Scores, numbers: Callable[[Score], Any]) -> np.ndarray:
-    """The numbers of all cases and seeds in one array."""
+    """Returns the numbers of all cases and seeds in one array."""
     return np.concatenate([np.ravel(numbers(score)) for score in scores.values()])
 
 
@@ -102,7 +102,7 @@ def _first_wave(scores: Scores, _: Scores) -> float:
 
 
 def _to_papers(scores: Scores, papers: Scores) -> float:
-    """The largest ratio of a case's cost to that of the paper's policy, over all and over the first recurrences."""
+    """Returns the largest ratio of a case's cost to that of the paper's policy, over all and the first recurrences."""
     if not papers:
         return float("nan")
     if _undelivered(scores, papers) > _undelivered(papers, papers):

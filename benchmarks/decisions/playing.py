@@ -40,7 +40,7 @@ class _Task(NamedTuple):
 
 @lru_cache(maxsize=1)
 def contenders(setup: Setup) -> Mapping[str, Contender]:
-    """The policies and the variants, by name.
+    """Returns the policies and the variants, by name.
 
     Raises:
         ReplayError: the variants cannot be loaded.
@@ -64,7 +64,7 @@ def contenders(setup: Setup) -> Mapping[str, Contender]:
 def play_all(
     setup: Setup, seeds: Mapping[Case, int], names: Sequence[str], processes: int
 ) -> Mapping[str, Mapping[Case, Score]]:
-    """The scores of all contenders.
+    """Returns the scores of all contenders.
 
     Args:
         setup: What every process needs.

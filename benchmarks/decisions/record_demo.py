@@ -96,7 +96,7 @@ def _runs(runs: Sequence[Run]) -> Iterator[Sequence[object]]:
 
 
 def _epochs(runs: Sequence[Run]) -> Iterator[Sequence[object]]:
-    """The median time of an epoch, which a busy moment of the machine does not change."""
+    """Yields the median time of an epoch, which a busy moment of the machine does not change."""
     for size in BATCH_SIZES:
         seconds = median(each for run in runs if run.batch_size == size for each in run.seconds)
         yield size, f"{ESTIMATED_WATTS:g}", f"{seconds:.5f}", f"{ESTIMATED_WATTS:g}"

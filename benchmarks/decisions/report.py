@@ -181,12 +181,12 @@ def _case(score: Score) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """A value that JSON has a number for."""
+    """Returns a value that JSON has a number for."""
     return value if math.isfinite(value) else None
 
 
 def earlier_ratios(path: Path) -> Mapping[str, Sequence[float]]:
-    """The ratios of each seed by case, of the first contender of an earlier table.
+    """Returns the ratios of each seed by case, of the first contender of an earlier table.
 
     Raises:
         ReplayError: the file is not one that `write` has written.

@@ -76,11 +76,11 @@ class Row:
         return list(dict.fromkeys((*USUAL, *self.also, *self.limits)))
 
     def seeds_of(self, usual: int) -> int:
-        """Its number of seeds where usual rows have so many."""
+        """Returns its number of seeds where usual rows have so many."""
         return max(1, round(usual * self.seeds / SEEDS))
 
     def quick(self) -> Row:
-        """The row with few of its cases, evenly distributed."""
+        """Returns the row with few of its cases, evenly distributed."""
         return replace(self, cases=evenly(self.cases, _QUICK))
 
 
@@ -215,7 +215,7 @@ def _others() -> Iterator[Row]:
 
 
 def playable(wanted: Sequence[Row], folders: Folders) -> tuple[Sequence[Row], str]:
-    """The rows with those of their cases that can be played, and a note about what is left out.
+    """Returns the rows with those of their cases that can be played, and a note about what is left out.
 
     Raises:
         ReplayError: nothing can be played, since all cases need a folder that is missing.

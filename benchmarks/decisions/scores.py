@@ -86,7 +86,7 @@ class Score:
     reference: Reference
 
     def first_seeds(self, number: int) -> Score:
-        """The score of the first seeds alone."""
+        """Returns the score of the first seeds alone."""
         played = Played(**{each.name: getattr(self.played, each.name)[:number] for each in fields(Played)})
         best, default = self.reference.best[:number], self.reference.default[:number]
         return Score(played, Reference(best, default, self.reference.alone))
@@ -100,7 +100,7 @@ class Score:
         return np.asarray(self._costs[:, :first].sum(axis=1) / self.reference.default[:, :first].sum(axis=1))
 
     def ratio(self, first: int | None = None) -> float:
-        """The mean of `ratios`."""
+        """Returns the mean of `ratios`."""
         return float(self.ratios(first).mean())
 
     def undelivered(self) -> int:
@@ -181,7 +181,7 @@ class _Launches(WithFallback):
         self._tries = 0
 
     def dispatch(self) -> Dispatch:
-        """The policy's choice, or the default."""
+        """Returns the policy's choice, or the default."""
         if self._every is not None and _is_baseline(self._recurrence, self._every):
             return self._job.dispatch_baseline()
         return super().dispatch()
@@ -201,7 +201,7 @@ def _is_baseline(recurrence: int, every: int) -> bool:
 
 
 def _is_search(case: Case, workload: Workload) -> np.ndarray:
-    """Whether each recurrence is one of the search, not a baseline between two of them."""
+    """Returns whether each recurrence is one of the search, not a baseline between two of them."""
     recurrences = workload.horizon if case.recurrences is None else case.recurrences
     if case.baseline_every is None:
         return np.full(recurrences, fill_value=True)
@@ -262,7 +262,7 @@ def _alone(workload: Workload, size: int, eta: float, drawn: np.ndarray) -> tupl
 
 
 def _ends(workload: Workload, size: int, eta: float) -> tuple[float, np.ndarray, np.ndarray]:
-    """The cost of an epoch, and of each recorded run its epochs and whether it reaches the target."""
+    """Returns the cost of an epoch, and of each recorded run its epochs and whether it reaches the target."""
     known = workload.of(size)
     point = cheapest(known.points, eta, workload.max_power_watts)
     ends = [to_the_end(course(run, point), workload.max_epochs) for run in known.runs]

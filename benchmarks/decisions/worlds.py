@@ -52,7 +52,7 @@ def _world(
     max_epochs: int = 400,
     seed: Sequence[int] = (41, 0),
 ) -> Workload:
-    """The world of mean epochs and costs of an epoch, by batch size."""
+    """Returns the world of mean epochs and costs of an epoch, by batch size."""
     rng = np.random.default_rng(seed)
     runs = [[_run(epoch) for epoch in mean * factors(rng)] for mean in epochs]
     return assembled(name, Course(_SIZES, default, epochs, costs, math.nan, max_epochs), runs)

@@ -54,7 +54,7 @@ class Snapshot:
 def snapshots(
     make: Callable[[], InProcess], world: World, recurrences: int, overlap: float = 0.0
 ) -> Iterator[Snapshot]:
-    """The belief after the first recurrence, after four, and after the last one, with seed 0.
+    """Yields the belief after the first recurrence, after four, and after the last one, with seed 0.
 
     Args:
         make: Creates the engine.
@@ -85,7 +85,7 @@ def _best(beliefs: Sequence[ArmBelief], trials: Sequence[PlayedTrial]) -> int | 
 
 
 def _cost(workload: Workload, size: int, eta: float) -> float:
-    """Mean cost of a model with one batch size, retried until it delivers."""
+    """Returns mean cost of a model with one batch size, retried until it delivers."""
     known = workload.of(size)
     point = cheapest(known.points, eta, workload.max_power_watts)
     ends = [to_the_end(course(run, point), workload.max_epochs) for run in known.runs]
@@ -164,7 +164,7 @@ def _draw_belief(panel: Any, snapshot: Snapshot, joules: float) -> None:
 
 
 def _band(belief: ArmBelief, deviations: int) -> tuple[float, float]:
-    """An interval of the cost, in joules: ln cost is taken as normal, so that it stays above 0; NaN while unknown."""
+    """Returns an interval of the cost in joules, above 0 because ln cost is taken as normal; NaN while unknown."""
     if not belief.expected_cost or belief.deviation is None:
         return math.nan, math.nan
     variance = math.log1p((belief.deviation / belief.expected_cost) ** 2)

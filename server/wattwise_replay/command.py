@@ -284,7 +284,7 @@ def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
 
 
 def _prior(args: argparse.Namespace, workload: Workload) -> Workload:
-    """The workload of the job before."""
+    """Returns the workload of the job before."""
     name: str = args.prior
     if name == "mirrored":
         return workload.mirrored()

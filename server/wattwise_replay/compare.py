@@ -59,7 +59,7 @@ class Comparison:
         return np.array([getattr(ledger, what)[:first].sum() for ledger in self.ledgers[name]])
 
     def delivers(self, name: str, first: int | None = None) -> bool:
-        """Whether every seed has a model from the recurrences, or the first of them."""
+        """Returns whether every seed has a model from the recurrences, or the first of them."""
         return all(ledger.delivered[:first].any() for ledger in self.ledgers[name])
 
     def regret(self, name: str) -> np.ndarray:
@@ -117,7 +117,7 @@ def compare(
 def _hindsight(
     world: World, recurrences: int, fixed: dict[int, Sequence[Ledger]]
 ) -> tuple[Sequence[int], Sequence[Ledger]]:
-    """The batch size with the lowest cost over all seeds, of those that deliver; between two changes."""
+    """Returns the batch size with the lowest cost over all seeds, of those that deliver; between two changes."""
     stretches = [stretch for stretch, _ in world.workload.stages(recurrences)]
 
     def order(size: int, stretch: slice) -> tuple[int, float]:

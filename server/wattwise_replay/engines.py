@@ -41,7 +41,7 @@ class Engine(Protocol):
     """The power limit of its trials: "cheapest" or "highest"."""
 
     def dispatch(self) -> Dispatch:
-        """The next trial.
+        """Returns the next trial.
 
         Raises:
             ExhaustedError: no batch size is left.
@@ -61,7 +61,7 @@ class Fixed:
         self._number = 0
 
     def dispatch(self) -> Dispatch:
-        """The fixed batch size."""
+        """Returns the fixed batch size."""
         self._number += 1
         return Dispatch(self._number, self._batch_size)
 
@@ -83,7 +83,7 @@ class GridSearch:
         self._number = 0
 
     def dispatch(self) -> Dispatch:
-        """The next of the grid, then the cheapest; the default if nothing has reached the target."""
+        """Returns the next of the grid, then the cheapest; the default if nothing has reached the target."""
         self._number += 1
         if self._left:
             return Dispatch(self._number, self._left.pop(0))
@@ -114,7 +114,7 @@ class WithFallback:
         self._workload = workload
 
     def dispatch(self) -> Dispatch:
-        """The engine's choice, or the default with a number below 0."""
+        """Returns the engine's choice, or the default with a number below 0."""
         try:
             return self._engine.dispatch()
         except ExhaustedError:
@@ -129,7 +129,7 @@ class WithFallback:
 
 
 def to_the_end(epochs: TrialCourse, max_epochs: int) -> TrialEnd:
-    """A trial without early stopping."""
+    """Returns the end of a trial without early stopping."""
     target = epochs.target_epoch if epochs.target_epoch is not None else math.inf
     last = int(min(target, max_epochs))
     if epochs.crash is not None and epochs.crash.epochs < last:

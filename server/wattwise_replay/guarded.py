@@ -58,25 +58,25 @@ class Guarded:
         return self._called(lambda: "faults", lambda: list(self._policy.faults(spec)))
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
-        """The state of a job without trials."""
+        """Returns the state of a job without trials."""
         return self._called(lambda: "register", lambda: _search(self._policy.register(spec, priors)))
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """The choice for the trial of this number."""
+        """Returns the choice for the trial of this number."""
         return self._called(
             lambda: f"next for trial {trial_number}",
             lambda: _choice(spec, self._policy.next(spec, search, trial_number, rng)),
         )
 
     def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
-        """The state after an event."""
+        """Returns the state after an event."""
         return self._called(
             lambda: f"observe for {_named(event)}",
             lambda: _search(self._policy.observe(spec, search, event)),
         )
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
-        """The cost at which a running trial of this batch size is stopped."""
+        """Returns the cost at which a running trial of this batch size is stopped."""
         return self._called(
             lambda: f"bound for batch size {batch_size}", lambda: _bound(self._policy.bound(spec, search, batch_size))
         )
@@ -86,7 +86,7 @@ class Guarded:
         return self._called(lambda: "belief", lambda: _belief(spec, self._policy.belief(spec, search)))
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
-        """The newest change of each quantity."""
+        """Returns the newest change of each quantity."""
         return self._called(lambda: "changes", lambda: _changes(self._policy.changes(search)))
 
     def _called(self, call: Callable[[], str], answer: Callable[[], T]) -> T:
@@ -154,12 +154,12 @@ def _changes(changes: object) -> Sequence[DetectedChange]:
 
 
 def _shown(value: object) -> str:
-    """A value in one short line."""
+    """Returns a value in one short line."""
     return " ".join(reprlib.repr(value).split())
 
 
 def _named(event: SearchEvent) -> str:
-    """An event's kind, and what it is about."""
+    """Returns an event's kind, and what it is about."""
     kind = type(event).__name__
     if isinstance(event, SearchEventOfBatchSize):
         return f"{kind} of batch size {event.batch_size}"

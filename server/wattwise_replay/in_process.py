@@ -74,24 +74,24 @@ class InProcess:
         return self._policy.belief(self._spec, self._search)
 
     def bound(self, batch_size: int) -> float | None:
-        """The cost at which a trial of this batch size is stopped now."""
+        """Returns the cost at which a trial of this batch size is stopped now."""
         return self._policy.bound(self._spec, self._search, batch_size)
 
     def upcoming(self) -> Choice | None:
-        """The choice that `dispatch` would make now; None if no batch size is left."""
+        """Returns the choice that `dispatch` would make now; None if no batch size is left."""
         number = self._number + 1
         choice = self._policy.next(self._spec, self._search, number, generator(self._spec, number))
         return None if isinstance(choice, Exhausted) else choice
 
     def dispatch(self) -> Dispatch:
-        """The policy's choice."""
+        """Returns the policy's choice."""
         choice = self.upcoming()
         if choice is None:
             raise ExhaustedError(no_batch_size_left(self._spec.max_epochs))
         return self._dispatched(choice)
 
     def dispatch_baseline(self) -> Dispatch:
-        """The default batch size, as for a person who requests a baseline."""
+        """Returns the default batch size, as for a person who requests a baseline."""
         return self._dispatched(Choice(self._spec.default_batch_size, "requested", TrialOrigin.REQUESTED))
 
     def _dispatched(self, choice: Choice) -> Dispatch:
@@ -137,7 +137,7 @@ class InProcess:
         return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
 
     def _last(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict] | None:
-        """The first measurement that ends the trial, or the last before its crash; None if it crashes before any.
+        """Returns the measurement that ends the trial, or the last before its crash; None if it crashes before any.
 
         Costs grow by the same amount with every epoch, so epochs well below the bound are skipped.
         """
@@ -155,7 +155,7 @@ class InProcess:
         raise AssertionError("count never ends")
 
     def _bound_of(self, trial: Dispatch) -> float | None:
-        """The cost at which a running trial is stopped now; None for one that a person has requested."""
+        """Returns the cost at which a running trial is stopped now; None for one that a person has requested."""
         requested = self._running[trial.number].origin is TrialOrigin.REQUESTED
         return None if requested else self.bound(trial.batch_size)
 
@@ -173,14 +173,14 @@ class InProcess:
 
 
 def measurement(epochs: TrialCourse, epoch: int, target_metric: float) -> Measurement:
-    """A trainer's report after an epoch; the metric is NaN before the target is reached."""
+    """Returns a trainer's report after an epoch; the metric is NaN before the target is reached."""
     reached = epochs.target_epoch is not None and epoch >= epochs.target_epoch
     metric = target_metric if reached else float("nan")
     return Measurement(epoch, epoch * epochs.seconds, epoch * epochs.joules, metric, _TIME)
 
 
 def no_batch_size_left(max_epochs: int) -> str:
-    """The message when a policy has no batch size left."""
+    """Returns the message when a policy has no batch size left."""
     missed = f"each missed the target within {max_epochs} epochs and the cost bound, or ran out of memory"
     remedy = "raise --beta if the bound stopped them, otherwise change the target, the epochs or the batch sizes"
     return f"no batch size is left: {missed}; {remedy}"

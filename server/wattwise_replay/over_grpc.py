@@ -45,7 +45,7 @@ class OverGrpc:
         return self._job.job_id
 
     def dispatch(self) -> Dispatch:
-        """The server's choice."""
+        """Returns the server's choice."""
         try:
             trial = self._client.get_next_batch_size(self._job.job_id).trial
         except NoBatchSizeLeftError:

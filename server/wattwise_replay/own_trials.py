@@ -73,7 +73,7 @@ class EndedTrial(NamedTuple):
 
 
 def from_history(path: Path, eta: float) -> Workload:
-    """A workload from the file `history.jsonl` of a run.
+    """Returns a workload from the file `history.jsonl` of a run.
 
     The default batch size is that of the first trial, `max_epochs` the most epochs of any, and the highest power limit
     follows from the recorded costs.
@@ -100,7 +100,7 @@ def from_history(path: Path, eta: float) -> Workload:
 
 
 def from_server(client: Client, job_id: str) -> Workload:
-    """A workload from a job on a server.
+    """Returns a workload from a job on a server.
 
     Args:
         client: A connection to the server.
@@ -130,7 +130,7 @@ def from_server(client: Client, job_id: str) -> Workload:
 
 
 def _counted(record: TrialRecord) -> tuple[float | None, float | None]:
-    """The time and the energy of which a trial's cost is: in observer mode the computed ones."""
+    """Returns the time and the energy of which a trial's cost is: in observer mode the computed ones."""
     if record.computed_time_seconds is not None:
         return record.computed_time_seconds, record.computed_energy_joules
     return record.time_seconds, record.energy_joules
@@ -185,7 +185,7 @@ def _max_power_watts(records: Sequence[TrialRecord], eta: float, path: Path) -> 
 
 
 def _workload(job: Workload, trials: Sequence[EndedTrial]) -> Workload:
-    """The job's workload with what its trials say about each batch size."""
+    """Returns the job's workload with what its trials say about each batch size."""
     by_size: dict[int, list[EndedTrial]] = defaultdict(list)
     for trial in trials:
         by_size[trial.batch_size].append(trial)
@@ -199,7 +199,7 @@ def _workload(job: Workload, trials: Sequence[EndedTrial]) -> Workload:
 
 
 def _points(trials: Sequence[EndedTrial], max_power_watts: float) -> tuple[PowerPoint, ...]:
-    """An epoch at each power limit, by ascending limit; trials without a known limit ran at the highest."""
+    """Returns an epoch at each power limit, by ascending limit; trials without a known limit ran at the highest."""
     by_limit: dict[float, list[tuple[int, float, float]]] = defaultdict(list)
     for trial in trials:
         if trial.epochs and trial.seconds:

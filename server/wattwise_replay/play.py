@@ -123,7 +123,7 @@ def play_prior(engine: Engine, workload: Workload, eta: float, seed: int) -> Non
 
 
 def _groups(joins: np.ndarray) -> list[list[int]]:
-    """The recurrences in groups that overlap."""
+    """Returns the recurrences in groups that overlap."""
     groups: list[list[int]] = []
     for recurrence, joined in enumerate(joins):
         if joined and groups:

@@ -75,7 +75,7 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of this size in inches.
+    """Returns an empty figure of this size in inches.
 
     Raises:
         ReplayError: matplotlib is missing.
@@ -104,7 +104,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def _largest(comparison: Comparison) -> float:
-    """The largest mean regret, in joules."""
+    """Returns the largest mean regret, in joules."""
     return max(float(np.abs(comparison.regret(name).mean(axis=0)).max()) for name in comparison.ledgers)
 
 

@@ -17,12 +17,12 @@ class Mean(NamedTuple):
     half_width: float
 
     def times(self, factor: float) -> Mean:
-        """The same in another unit."""
+        """Returns the same in another unit."""
         return Mean(self.mean * factor, self.half_width * factor)
 
 
 def mean_of(values: Sequence[float] | np.ndarray) -> Mean:
-    """The mean of independent values, with Student's interval."""
+    """Returns the mean of independent values, with Student's interval."""
     array = np.asarray(values, dtype=float)
     if len(array) < 2:
         return Mean(float(array.mean()), math.nan)

@@ -57,7 +57,7 @@ class Table:
             print(line)  # noqa: T201 - the command's answer
 
     def lines(self, width: int | None) -> Iterator[str]:
-        """Its lines on a terminal of this width; None for a pipe or a file."""
+        """Yields its lines on a terminal of this width; None for a pipe or a file."""
         markdown = self._markdown()
         if width is None or width_of(markdown[0]) <= width:
             yield from markdown
@@ -79,7 +79,7 @@ class Table:
         return [heading, f"{rule}|", *rows]
 
     def _blocks(self, key: int, width: int) -> Iterator[list[int]]:
-        """The places of the columns that fit beside the key."""
+        """Yields the places of the columns that fit beside the key."""
         left = self._size(key)
         block: list[int] = []
         for place in range(key + 1, len(self._names)):
@@ -90,7 +90,7 @@ class Table:
         yield block
 
     def _size(self, place: int) -> int:
-        """The width of a column whose heading is broken."""
+        """Returns the width of a column whose heading is broken."""
         return max(map(width_of, (*self._names[place].split(), *(row[place] for row in self._rows))), default=0)
 
     def _block(self, key: int, block: Sequence[int], width: int) -> Iterator[str]:
@@ -270,7 +270,7 @@ def _sums(comparison: Comparison, first: int | None) -> Table:
 
 
 def _amount(comparison: Comparison, name: str, what: str, first: int | None, unit: float) -> Mean | None:
-    """A sum over recurrences; None for 0, since what costs nothing delivers no model."""
+    """Returns a sum over recurrences; None for 0, since what costs nothing delivers no model."""
     totals = comparison.totals(name, what, first)
     return mean_of(totals).times(1 / unit) if totals.any() else None
 
@@ -287,7 +287,7 @@ def _regret(comparison: Comparison, name: str, first: int | None = None, unit: f
 
 
 def _ratio(comparison: Comparison, name: str, what: str, other: str = DEFAULT, first: int | None = None) -> Mean | None:
-    """The ratio to another contender, by seed, so that both had the same draws; None where one has no model."""
+    """Returns the ratio to another contender, by seed, so that both had the same draws; None where one has no model."""
     if not (comparison.delivers(name, first) and comparison.delivers(other, first)):
         return None
     return mean_of(comparison.totals(name, what, first) / comparison.totals(other, what, first))
@@ -313,6 +313,6 @@ def _text(value: Mean | None, digits: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 seed", "20 seeds"."""
+    """Returns a number with its noun: "1 seed", "20 seeds"."""
     plural = "es" if noun.endswith("ch") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"

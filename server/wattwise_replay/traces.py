@@ -98,7 +98,7 @@ class Source:
 
 
 def gpus(folder: Path) -> Sequence[str]:
-    """The GPUs in a folder of measurements.
+    """Returns the GPUs in a folder of measurements.
 
     Raises:
         ReplayError: the folder cannot be read.
@@ -118,7 +118,7 @@ def load(
     target_metric: float | None = None,
     known: Mapping[str, TraceOptions] = WORKLOADS,
 ) -> Workload:
-    """A workload on a GPU: the batch sizes that have both recorded runs and measured power.
+    """Returns a workload on a GPU: the batch sizes that have both recorded runs and measured power.
 
     Args:
         folder: The folder of traces.
@@ -153,7 +153,7 @@ def load(
 
 
 def read(source: Source) -> Workload:
-    """A workload from its files: the batch sizes that have both recorded runs and measured power.
+    """Returns a workload from its files: the batch sizes that have both recorded runs and measured power.
 
     Raises:
         ReplayError: a file cannot be read; with every fault of both files; or no batch size has both.
@@ -216,19 +216,19 @@ class _Row:
         return self._columns.get(name, name)
 
     def text(self, name: str) -> str:
-        """A field as it is written."""
+        """Returns a field as it is written."""
         return self._fields[self.column(name)]
 
     def whole(self, name: str) -> int:
-        """A whole number above 0."""
+        """Returns a whole number above 0."""
         return int(self._number(name, "a whole number above 0", lambda value: value > 0 and value == int(value)))
 
     def positive(self, name: str) -> float:
-        """A number above 0."""
+        """Returns a number above 0."""
         return self._number(name, "a number above 0", lambda value: value > 0)
 
     def finite(self, name: str) -> float:
-        """A number."""
+        """Returns a number."""
         return self._number(name, "a number", lambda _: True)
 
     def _number(self, name: str, kind: str, holds: Callable[[float], bool]) -> float:
@@ -249,7 +249,7 @@ class _Run(NamedTuple):
 
 
 def _runs(file: _File, source: Source) -> dict[int, list[RecordedRun]]:
-    """The recorded runs by batch size; a run without a line for the target never reached it."""
+    """Returns the recorded runs by batch size; a run without a line for the target never reached it."""
     reached: dict[int, dict[str, int | None]] = defaultdict(dict)
     first: dict[tuple[int, str, float], int] = {}
     for line, (size, run, metric, epoch) in file.parsed(_run):
@@ -272,7 +272,7 @@ def _run(row: _Row) -> _Run:
 
 
 def _points(file: _File, source: Source) -> dict[int, list[PowerPoint]]:
-    """The measured power by batch size, by ascending limit."""
+    """Returns the measured power by batch size, by ascending limit."""
     points: dict[int, list[PowerPoint]] = defaultdict(list)
     first: dict[tuple[int, float], int] = {}
     highest = math.inf if source.max_power_watts is None else source.max_power_watts
@@ -330,7 +330,7 @@ class _File:
         return self._source.columns.get(name, name)
 
     def parsed(self, parse: Callable[[_Row], T]) -> Iterator[tuple[int, T]]:
-        """The workload's lines without a fault, with their numbers."""
+        """Yields the workload's lines without a fault, with their numbers."""
         for row in self._rows():
             try:
                 found = parse(row)
@@ -340,7 +340,7 @@ class _File:
                 yield row.line, found
 
     def _rows(self) -> Iterator[_Row]:
-        """The workload's lines."""
+        """Yields the workload's lines."""
         try:
             file = CsvFile(self._path)
             rows = file.rows()

@@ -136,24 +136,24 @@ class Workload:
         return next((change.workload for change in reversed(self.changes) if change.at <= recurrence), self)
 
     def stages(self, recurrences: int) -> Iterator[tuple[slice, Workload]]:
-        """The recurrences between two changes, and what it is there."""
+        """Yields the recurrences between two changes, and what it is there."""
         starts = [0, *(change.at for change in self.changes if change.at < recurrences)]
         for start, end in zip(starts, (*starts[1:], recurrences), strict=True):
             yield slice(start, end), self.at(start)
 
     def drifting(self, at: int) -> Workload:
-        """The same, with the measurements in reverse order over the batch sizes from a recurrence on."""
+        """Returns the same, with the measurements in reverse order over the batch sizes from a recurrence on."""
         return replace(self, changes=(Change(at, self.mirrored()),))
 
     def mirrored(self) -> Workload:
-        """The same batch sizes with the measurements in reverse order, so that cheap sizes become expensive."""
+        """Returns the same batch sizes with the measurements in reverse order, so that cheap sizes become expensive."""
         others = reversed(self.batch_sizes)
         swapped = (replace(other, size=each.size) for each, other in zip(self.batch_sizes, others, strict=True))
         return replace(self, batch_sizes=tuple(swapped), changes=())
 
 
 def validated(workload: Workload) -> Workload:
-    """The workload, if it can be replayed.
+    """Returns the workload, if it can be replayed.
 
     Raises:
         ReplayError: it has no batch size, or lacks its default.
@@ -174,7 +174,7 @@ def validated(workload: Workload) -> Workload:
 def job_spec(
     workload: Workload, job_id: str, *, policy: Policy, eta: float, beta: float | None, seed: int, window: int
 ) -> JobSpec:
-    """The job of a replay.
+    """Returns the job of a replay.
 
     Args:
         workload: The workload.
@@ -202,7 +202,7 @@ def job_spec(
 
 
 def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -> PowerPoint:
-    """The power limit at which an epoch costs least; the lower one of equals.
+    """Returns the power limit at which an epoch costs least; the lower one of equals.
 
     The cost is `(η · average power + (1 − η) · P) · time`, with P the highest power limit (NSDI 2023, equation 7).
     """
@@ -210,5 +210,5 @@ def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -
 
 
 def epoch_cost(point: PowerPoint, eta: float, max_power_watts: float) -> float:
-    """The cost of an epoch at a power limit, in joules."""
+    """Returns the cost of an epoch at a power limit, in joules."""
     return weighed(eta, max_power_watts, point.epoch_joules, point.epoch_seconds)

@@ -49,7 +49,7 @@ class WorkloadSection:
 
 
 def load(path: Path) -> Workload:
-    """The workload of a file.
+    """Returns the workload of a file.
 
     Raises:
         ReplayError: with every fault of the file; or one of its CSV files is invalid.

@@ -48,7 +48,7 @@ class World:
     )
 
     def epochs(self, recurrence: int, batch_size: int, draw: float, *, power: str = "cheapest") -> TrialCourse:
-        """The course of a trial in a recurrence.
+        """Returns the course of a trial in a recurrence.
 
         Args:
             recurrence: From 0.
@@ -60,11 +60,11 @@ class World:
         return course(runs[int(draw * len(runs))], point)
 
     def workload_at(self, recurrence: int) -> Workload:
-        """The workload in a recurrence, from 0."""
+        """Returns the workload in a recurrence, from 0."""
         return self.workload.at(recurrence)
 
     def _known(self, workload: Workload, size: int, power: str) -> tuple[Sequence[RecordedRun], PowerPoint]:
-        """The recorded runs and the epoch of a batch size, which are looked up once."""
+        """Returns the recorded runs and the epoch of a batch size, which are looked up once."""
         # The world keeps its workloads, so that no other one gets their ids.
         key = (id(workload), size, power)
         if key not in self._looked_up:
@@ -75,7 +75,7 @@ class World:
 
 
 def course(run: RecordedRun, point: PowerPoint) -> TrialCourse:
-    """A recorded run at a power limit."""
+    """Returns a recorded run at a power limit."""
     return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.limit_watts_per_gpu, run.crash)
 
 
@@ -93,7 +93,7 @@ def draws(seed: int, recurrences: int, max_tries: int = MAX_TRIES) -> np.ndarray
 
 
 def overlaps(seed: int, recurrences: int, rate: float) -> np.ndarray:
-    """Whether each recurrence is submitted while the one before still runs.
+    """Returns whether each recurrence is submitted while the one before still runs.
 
     Returns:
         Booleans, of shape (recurrences,).

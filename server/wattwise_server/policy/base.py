@@ -103,7 +103,7 @@ class Policy(Protocol):
         """Returns its belief about every batch size, ascending."""
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
-        """The newest change of each quantity, ascending by `detected_by_trial`; empty if none was detected.
+        """Returns the newest change of each quantity, ascending by `detected_by_trial`; empty if none was detected.
 
         Reads only `search.notes`: lists of jobs have no more of a search. Must be quick: it is called for many jobs.
         """

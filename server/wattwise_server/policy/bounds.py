@@ -10,7 +10,7 @@ _MOST_DOUBLINGS = 64
 
 
 def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
-    """The cost `β·min_cost` at which a trial is stopped (NSDI 2023, section 4.4); None while there is none.
+    """Returns the cost `β·min_cost` at which a trial is stopped (NSDI 2023, section 4.4); None while there is none.
 
     `min_cost` is that of the batch sizes that may be chosen. A job always delivers: after two trials in a row that were
     stopped at the bound it doubles with each further one, and the best known batch size has none.
@@ -21,7 +21,7 @@ def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
 
 
 def relaxation(bound_stops: int) -> float:
-    """The factor of a bound: it doubles with each trial that it stops, after two in a row."""
+    """Returns the factor of a bound: it doubles with each trial that it stops, after two in a row."""
     return 2.0 ** min(max(0, bound_stops - 1), _MOST_DOUBLINGS)
 
 

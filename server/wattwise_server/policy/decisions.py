@@ -45,7 +45,7 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
 
 
 def _message(spec: JobSpec, trial: Trial) -> str:
-    """Why the trial ends or continues, whether its energy is an estimate and, after a miss, what to do next."""
+    """Returns why the trial ends or continues, whether its energy is an estimate and, after a miss, what to do next."""
     if trial.undecided:
         return _failed(trial)
     if trial.last is None or trial.cost is None:
@@ -84,7 +84,7 @@ def _outcome(spec: JobSpec, trial: Trial, last: Measurement, cost: float) -> str
 
 
 def _bound(spec: JobSpec, trial: Trial) -> str:
-    """The bound of a trial, or why it has none; before anything has reached the target, there is none yet."""
+    """Returns the bound of a trial, or why it has none; before anything has reached the target, there is none yet."""
     if spec.beta_knob is None:
         return "no cost bound"
     if trial.cost_bound is not None:

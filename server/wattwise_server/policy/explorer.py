@@ -17,13 +17,13 @@ from wattwise_server.policy.history import with_arm
 
 
 def first_round(spec: JobSpec) -> Search:
-    """A new search, which starts with the walk, or with the bandit if there are no rounds."""
+    """Returns a new search, which starts with the walk, or with the bandit if there are no rounds."""
     stage = Stage.PRUNING if spec.num_pruning_rounds else Stage.BANDIT
     return Search(stage, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
 
 def next_exploration(search: Search) -> Arm | None:
-    """The first arm of the walk that waits for its result in this round; None when none waits.
+    """Returns the first arm of the walk that waits for its result in this round; None when none waits.
 
     If all that wait are set aside, it is the one that is due first.
     """
@@ -33,16 +33,16 @@ def next_exploration(search: Search) -> Arm | None:
     return next(ready, None) or min(waiting, key=lambda arm: due(search, arm), default=None)
 
 
-def explored(search: Search, trial: Trial) -> Search:
-    """The search after the exploration was decided."""
+def with_exploration(search: Search, trial: Trial) -> Search:
+    """Returns the search after the exploration was decided."""
     search = replace(search, exploring=None)
     if trial.converged:
         return with_arm(search, trial.batch_size, lambda arm: replace(arm, round_cost=trial.cost))
     return _prune(search, trial.batch_size)
 
 
-def settled(spec: JobSpec, search: Search) -> Search:
-    """The search with a default that is available, and in the next round if this one is complete.
+def with_next_round(spec: JobSpec, search: Search) -> Search:
+    """Returns the search with a default that is available, and in the next round if this one is complete.
 
     A round is complete when a trial has converged in it and no batch size waits that may be tried now. Those that are
     set aside go into the next round.
@@ -64,7 +64,7 @@ def settled(spec: JobSpec, search: Search) -> Search:
 
 
 def walk(search: Search) -> Sequence[Arm]:
-    """The available arms in the order of a round."""
+    """Returns the available arms in the order of a round."""
     start = search.round_default
     return sorted(search.available, key=lambda arm: (arm.batch_size > start, abs(arm.batch_size - start)))
 
@@ -86,7 +86,7 @@ def _prune(search: Search, missed: int) -> Search:
 
 
 def _with_available_default(search: Search) -> Search:
-    """The search whose round's default, if it does not fit into memory or is banned, is the next smaller batch size.
+    """Replaces the default of the round by the next smaller batch size if it does not fit into memory or is banned.
 
     If there is none it is the next larger one.
     """

@@ -26,12 +26,12 @@ _FAILURES_KEPT = FAILURES_TO_SET_ASIDE + 10
 
 
 def counts_as_failure(trial: Trial) -> bool:
-    """Whether a failed trial counts against its batch size; a preempted one does not."""
+    """Returns whether a failed trial counts against its batch size; a preempted one does not."""
     return trial.end_reason is not EndReason.PREEMPTED
 
 
 def with_failure(search: Search, trial: Trial) -> Search:
-    """The search with a failed trial counted; one that ran out of memory may exclude its batch size and larger ones."""
+    """Counts a failed trial; one that ran out of memory may exclude its batch size and larger ones."""
     if not counts_as_failure(trial):
         return search
     arms = [_with_failure(arm, trial) if arm.batch_size == trial.batch_size else arm for arm in search.arms]
@@ -39,7 +39,7 @@ def with_failure(search: Search, trial: Trial) -> Search:
 
 
 def with_failure_undone(search: Search, trial: Trial) -> Search:
-    """The search after a lost trial turned out to be alive."""
+    """Returns the search after a lost trial turned out to be alive."""
     if not counts_as_failure(trial):
         return search
     arms = (_without_failure(arm, trial) if arm.batch_size == trial.batch_size else arm for arm in search.arms)
@@ -47,7 +47,7 @@ def with_failure_undone(search: Search, trial: Trial) -> Search:
 
 
 def with_fitting(search: Search, batch_size: int) -> Search:
-    """The search after a trial was decided: its batch size and all smaller ones fit into memory."""
+    """Returns the search after a trial was decided: its batch size and all smaller ones fit into memory."""
     if not any(arm.out_of_memory for arm in search.arms):
         return search
     arms = [replace(arm, out_of_memory=0) if arm.batch_size <= batch_size else arm for arm in search.arms]
@@ -55,7 +55,7 @@ def with_fitting(search: Search, batch_size: int) -> Search:
 
 
 def with_readmitted(search: Search, batch_size: int) -> Search:
-    """The search after a person readmitted a batch size: what ruled it out no longer counts, a ban aside.
+    """Returns the search after a person readmitted a batch size: what ruled it out no longer counts, a ban aside.
 
     That it fits into memory means that smaller ones fit too. Larger ones are no longer excluded by it, only by trials
     of larger batch sizes that ran out of memory.
@@ -72,13 +72,13 @@ def with_readmitted(search: Search, batch_size: int) -> Search:
     return replace(search, arms=_with_excluded([readmitted(arm) for arm in search.arms]))
 
 
-def tried(search: Search) -> bool:
-    """Whether any trial counts, running ones included."""
+def has_trials(search: Search) -> bool:
+    """Returns whether any trial counts, running ones included."""
     return any(arm.num_decided or arm.num_failed or arm.running for arm in search.arms)
 
 
 def failing(arm: Arm) -> bool:
-    """Whether it has failed so often in a row that it is set aside, or is tried again after a pause."""
+    """Returns whether a batch size has failed so often in a row that it is set aside, or tried after a pause."""
     return len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
 
 
@@ -91,7 +91,7 @@ def pause_end(search: Search, arm: Arm) -> int:
 
 
 def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
-    """Whether a batch size must not be chosen for a trial: it pauses, or a trial is already trying it again."""
+    """Returns whether a batch size must not be chosen for a trial: it pauses, or a trial is already trying it again."""
     if not failing(arm):
         return False
     if _first_pause_of_round(search, arm):
@@ -102,7 +102,7 @@ def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
 
 
 def choosable(search: Search, trial_number: int) -> Sequence[Arm]:
-    """The arms that may be chosen: the available ones that are not set aside, else the one that is due first.
+    """Returns the arms that may be chosen: the available ones that are not set aside, else the one that is due first.
 
     Empty only if no arm is available.
     """
@@ -116,7 +116,7 @@ def due(search: Search, arm: Arm) -> tuple[object, ...]:
 
 
 def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
-    """The batch sizes by what happened to them, for a job that has none left; one may have several causes."""
+    """Returns the batch sizes by what happened to them, for a job that has none left; one may have several causes."""
 
     def sizes(test: Callable[[Arm], bool]) -> Sequence[int]:
         return [arm.batch_size for arm in search.arms if test(arm)]
@@ -131,7 +131,7 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
 
 
 def advice(search: Search, job_id: str) -> str:
-    """Why launching the job again will hardly deliver a model, and what to change; empty while it may."""
+    """Returns why launching the job again will hardly deliver a model, and what to change; empty while it may."""
     causes = ruled_out(search)
     if not search.available:
         return f"no batch size is left to try: {remedy(causes, job_id)}"
@@ -162,7 +162,7 @@ def _failing_advice(search: Search, job_id: str, what: str) -> str:
 
 
 def _newest_failures(search: Search) -> set[int]:
-    """The numbers of the newest trials if enough of them failed one after the other; else none.
+    """Returns the numbers of the newest trials if enough of them failed one after the other; else none.
 
     Those that are larger than what is known to fit are the search's way to find what fits.
     """
@@ -193,7 +193,7 @@ class State(NamedTuple):
 
 
 def state(search: Search, arm: Arm, job_id: str) -> State:
-    """The state of a batch size for the next trial; the reason of a banned one says so first."""
+    """Returns the state of a batch size for the next trial; the reason of a banned one says so first."""
     known = _state(search, arm, job_id)
     if not arm.banned:
         return known
@@ -252,7 +252,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _with_excluded(arms: Sequence[Arm]) -> tuple[Arm, ...]:
-    """The arms of which those that do not fit into memory are excluded.
+    """Returns the arms of which those that do not fit into memory are excluded.
 
     One trial that ran out of memory excludes its batch size and all larger ones; two are needed where a trial has been
     decided before. Those of smaller batch sizes count as well.

@@ -11,7 +11,7 @@ from wattwise_server.events import SearchEvent
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
 from wattwise_server.policy.bounds import cost_bound, missed_floor
-from wattwise_server.policy.failures import choosable, tried
+from wattwise_server.policy.failures import choosable, has_trials
 
 
 class Gts:
@@ -26,21 +26,21 @@ class Gts:
     alone = True
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        """A fixed reward precision must be set."""
+        """Yields a fault if the reward precision is fixed, but not set."""
         if not spec.learn_reward_precision and not spec.reward_precision:
             yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
-        """A bandit with an arm per batch size."""
+        """Returns a bandit with an arm per batch size."""
         return Search(Stage.BANDIT, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """The default batch size; afterwards draws one of the arms that may be chosen."""
+        """Returns the default batch size; afterwards draws one of the arms that may be chosen."""
         arms = choosable(search, trial_number)
         if not arms:
             return Exhausted()
         default = spec.default_batch_size
-        if self.alone and not tried(search) and any(arm.batch_size == default for arm in arms):
+        if self.alone and not has_trials(search) and any(arm.batch_size == default for arm in arms):
             return Choice(default, "the default, which is tried first")
         drawn = thompson.draw(spec, arms, missed_floor(spec, search.min_cost), rng, self._fixed(spec))
         return Choice(drawn.batch_size, drawn.reason)
@@ -54,7 +54,7 @@ class Gts:
         return cost_bound(spec, search, batch_size)
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """The posterior of every arm."""
+        """Returns the posterior of every arm."""
         floor, fixed = missed_floor(spec, search.min_cost), self._fixed(spec)
         return [thompson.belief(spec, arm, floor, fixed) for arm in search.arms]
 

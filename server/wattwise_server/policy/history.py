@@ -34,7 +34,7 @@ from wattwise_server.policy.requests import best_known
 
 
 def observe(policy: Policy, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
-    """The search after an event: first its history, then its policy's state, then what is best of what is left."""
+    """Returns the search after an event: its history, then its policy's state, then the best of what is left."""
     search = policy.observe(spec, with_event(spec, search, event), event)
     if isinstance(event, TrialStarted | EpochReported):
         # They change no cost.
@@ -45,7 +45,7 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: SearchEvent) -
 
 
 def with_event(spec: JobSpec, search: Search, event: SearchEvent) -> Search:
-    """The search with an event in its history: running trials, sums, costs, failures and bans; not reports."""
+    """Returns the search with an event in its history: running trials, sums, costs, failures and bans; not reports."""
     match event:
         case TrialStarted(trial):
             search = replace(_with_running(search, trial, 1), num_trials=trial.number)
@@ -92,7 +92,7 @@ def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:
 
 
 def with_arm(search: Search, batch_size: int, change: Callable[[Arm], Arm]) -> Search:
-    """The search with one arm changed."""
+    """Returns the search with one arm changed."""
     return replace(search, arms=tuple(change(a) if a.batch_size == batch_size else a for a in search.arms))
 
 
@@ -131,12 +131,12 @@ def with_observation(arm: Arm, seen: Observation, window_size: int) -> Arm:
 
 
 def _of_search(trial: Trial) -> bool:
-    """Whether the search chose it, outside of pruning rounds."""
+    """Returns whether the search chose it, outside of pruning rounds."""
     return trial.origin is TrialOrigin.SEARCH and trial.role in (None, PruningGtsRole.BANDIT)
 
 
 def _with_cheapest(search: Search) -> Search:
-    """The search with the cheapest converged cost of the batch sizes that may be chosen.
+    """Returns the search with the cheapest converged cost of the batch sizes that may be chosen.
 
     One that keeps failing counts only if no other has converged. A tie stays where it is.
     """

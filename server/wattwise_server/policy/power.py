@@ -16,12 +16,12 @@ from wattwise_server.domain import JobSpec, PowerSample
 
 
 def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:
-    """The cost `(η·E/T + (1−η)·P) · T/n` of one step, in joules (NSDI 2023, section 4)."""
+    """Returns the cost `(η·E/T + (1−η)·P) · T/n` of one step, in joules (NSDI 2023, section 4)."""
     return cost(spec, sample.energy_joules, sample.time_seconds) / sample.steps
 
 
 def cheapest(spec: JobSpec, samples: Iterable[PowerSample]) -> PowerSample:
-    """The sample with the cheapest step; among equals the lowest limit. There is at least one sample.
+    """Returns the sample with the cheapest step; among equals the lowest limit. There is at least one sample.
 
     A sample without energy has the cost of its time alone. It is chosen only if no sample has energy, or if energy
     costs nothing.

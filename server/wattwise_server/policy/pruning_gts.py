@@ -34,11 +34,11 @@ class PruningGts:
         return ()
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
-        """A search at the default batch size of the first round."""
+        """Returns a search at the default batch size of the first round."""
         return explorer.first_round(spec)
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """The walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
+        """Returns the walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
         if search.stage is Stage.BANDIT:
             choice = _BANDIT.next(spec, search, trial_number, rng)
             return choice if isinstance(choice, Exhausted) else _as(PruningGtsRole.BANDIT, search, choice)
@@ -61,17 +61,17 @@ class PruningGts:
             case TrialRevived(ended=trial):
                 search = _revived(search, trial)
             case TrialDecided(trial) if search.exploring == trial.number and not trial.doubtful:
-                search = explorer.explored(search, trial)
+                search = explorer.with_exploration(search, trial)
             case TrialDecided(trial) | TrialUndecided(trial) if search.exploring == trial.number:
                 search = replace(search, exploring=None)
-        return explorer.settled(spec, search)
+        return explorer.with_next_round(spec, search)
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """Returns the bound of the paper, in both stages."""
         return cost_bound(spec, search, batch_size)
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """The bandit's posteriors, over the trials of both stages."""
+        """Returns the bandit's posteriors, over the trials of both stages."""
         return _BANDIT.belief(spec, search)
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
@@ -105,7 +105,7 @@ def _step(search: Search, arm: Arm) -> str:
 
 
 def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
-    """The cheapest batch size known, else the default, else the first of the walk; one is available at least."""
+    """Chooses the cheapest batch size known, else the default, else the first of the walk; one is available."""
 
     def choice(arm: Arm, why: str) -> Choice:
         chosen = Choice(arm.batch_size, f"{why}; trial {search.exploring} is exploring")
@@ -130,7 +130,7 @@ def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
 
 
 def _revived(search: Search, trial: Trial) -> Search:
-    """The search with a revived exploration in its slot, if the walk would choose its batch size now."""
+    """Returns the search with a revived exploration in its slot, if the walk would choose its batch size now."""
     known = trial.policy_role
     if search.exploring is not None or known is None or known.role is not PruningGtsRole.EXPLORATION:
         return search

@@ -10,7 +10,7 @@ from wattwise_server.policy.failures import choosable
 
 
 def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
-    """The choice of a person for the trial of this number; None if the policy chooses.
+    """Returns the choice of a person for the trial of this number; None if the policy chooses.
 
     A pinned batch size comes before a pause, and both before a baseline.
     """
@@ -32,7 +32,7 @@ def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
 def best_known(
     search: Search, beliefs: Sequence[ArmBelief], trial_number: int
 ) -> tuple[int, float] | tuple[None, None]:
-    """The batch size with the least expected cost among those that have converged and may be chosen, and that cost."""
+    """Returns the batch size with the least expected cost of those that may be chosen and converged, and that cost."""
     allowed = {arm.batch_size for arm in choosable(search, trial_number) if arm.num_converged}
     costs = {
         belief.batch_size: belief.expected_cost
@@ -48,7 +48,7 @@ def best_known(
 
 
 def _unknown(spec: JobSpec, search: Search, trial_number: int) -> Choice | None:
-    """The choice of a paused search that knows nothing yet: the default, else the nearest that may be chosen."""
+    """Chooses for a paused search that knows nothing yet: the default, else the nearest that may be chosen."""
     sizes = [arm.batch_size for arm in choosable(search, trial_number)]
     if not sizes:
         return None

@@ -92,7 +92,7 @@ class Delivered:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Delivered:
-        """The sums of values, one for each trial; None if it was not measured."""
+        """Returns the sums of values, one for each trial; None if it was not measured."""
         sums, logs, unmeasured = Moments(), Moments(), 0
         for value in values:
             sums = sums.add(value or 0.0)
@@ -131,7 +131,7 @@ class Baseline(NamedTuple):
     generous: float
 
     def times(self, factor: float) -> Baseline:
-        """The same in another unit."""
+        """Returns the same in another unit."""
         return Baseline(self.runs, *(factor * each for each in self[1:]))
 
 
@@ -218,7 +218,7 @@ class SavingsEstimate:
         return 0.0 if self.baseline is None else self.baseline.mean
 
     def times(self, factor: float) -> SavingsEstimate:
-        """The same in another unit: CO2 is energy times the carbon intensity.
+        """Returns the same in another unit: CO2 is energy times the carbon intensity.
 
         Raises:
             ValueError: the factor is not a finite number from 0.
@@ -336,7 +336,7 @@ def _verdict(found: SavingsEstimate, launches: int) -> SavingsVerdict:
 
 
 def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settling | None:
-    """The shortest way to a proven saving, if the default and the batch size in use go on to cost their means.
+    """Returns the shortest way to a proven saving, if the default and the batch size in use go on to cost their means.
 
     With k more runs of the default and m more launches of the batch size in use, the bound is
     (D + k + m)·L(n + k) − (S + k·x̄ + m·c), where c is what a model takes with the batch size in use.

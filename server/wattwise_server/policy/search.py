@@ -12,12 +12,12 @@ from wattwise_server.policy.registry import POLICIES
 
 
 def after(job: Job, event: SearchEvent) -> Job:
-    """The job after its next event."""
+    """Returns the job after its next event."""
     return replace(job, num_events=job.num_events + 1, search=_searched(job, job.search, event))
 
 
 def rebuilt(job: Job, rows: Iterable[JobEvent]) -> Search:
-    """The search that follows from the events of a job under its policy.
+    """Returns the search that follows from the events of a job under its policy.
 
     Takes about a millisecond for each trial, so long jobs are rebuilt in a thread.
 
@@ -34,7 +34,7 @@ def rebuilt(job: Job, rows: Iterable[JobEvent]) -> Search:
 
 
 def _searched(job: Job, search: Search, event: SearchEvent) -> Search:
-    """The search after an event, which changes nothing if its trial does not count."""
+    """Returns the search after an event, which changes nothing if its trial does not count."""
     if isinstance(event, SearchEventOfBatchSize) or job.counts(event.trial):
         return observe(POLICIES[job.spec.policy], job.spec, search, event)
     # An import may be excluded from its start.

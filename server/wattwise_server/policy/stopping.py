@@ -30,7 +30,7 @@ def bound_of(job: Job, trial: Trial) -> float | None:
 
 
 def is_best_known(job: Job) -> bool:
-    """Whether a trial that the search gave no bound has none because its batch size is the best known one."""
+    """Returns whether a trial that the search gave no bound has none because its batch size is the best known one."""
     return job.search.min_cost is not None
 
 

@@ -31,7 +31,7 @@ class Posterior(NamedTuple):
 
 
 def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = None) -> Posterior:
-    """The conjugate update of a Gaussian mean (Murphy, "Conjugate Bayesian analysis of the Gaussian", 2007, eq. 29-30).
+    """Updates the belief about a mean (Murphy, "Conjugate Bayesian analysis of the Gaussian", 2007, eq. 29-30).
 
     Args:
         spec: The job, which has the prior.
@@ -83,7 +83,7 @@ def failure_surcharge(arm: Arm) -> float:
 
 
 def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
-    """The randomness of one dispatch: a function of the seed and the trial's number, or entropy."""
+    """Returns the randomness of one dispatch: a function of the seed and the trial's number, or entropy."""
     if spec.seed is None:
         return np.random.default_rng()
     return np.random.default_rng([spec.seed % 2**64, trial_number])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, PruningGtsRole, PruningGtsTrial, Search, Stage
 from wattwise_server.policy.base import Choice, Exhausted
-from wattwise_server.policy.explorer import next_exploration, settled
+from wattwise_server.policy.explorer import next_exploration, with_next_round
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.thompson import generator
 
@@ -39,7 +39,7 @@ def test_round_is_complete_without_those_that_are_set_aside() -> None:
     """A round ends while a batch size pauses, and goes on once it may be tried again."""
     arms = (Arm(8, round_cost=5.0), Arm(16, failed_trials=(1, 2, 3, 5)))
     for num_trials, done in ((6, 1), (7, 0)):
-        search = settled(spec(), Search(Stage.PRUNING, arms, 0, 8, num_trials=num_trials))
+        search = with_next_round(spec(), Search(Stage.PRUNING, arms, 0, 8, num_trials=num_trials))
         assert search.pruning_round == done
         assert {arm.round_cost for arm in search.arms} == ({None} if done else {5.0, None})
 

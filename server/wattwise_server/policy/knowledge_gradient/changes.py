@@ -107,7 +107,7 @@ def with_detection(outlook: Outlook, result: Result, after: Knowledge) -> Knowle
 
 
 def _earlier(before: Knowledge, sum_: Cusum, now: Comparison) -> Comparison:
-    """The first trial of the same batch size since a sum was 0; or the one of now.
+    """Returns the first trial of the same batch size since a sum was 0; or the one of now.
 
     How much trials differ is taken from it: the newest estimate has already followed a change.
     """
@@ -180,13 +180,13 @@ def _with_misses(likelihood: float, misses: float, *, reached: bool) -> float:
 
 
 def _density(t: float, freedom: float) -> float:
-    """The density of Student's t distribution: the variance is an estimate."""
+    """Returns the density of Student's t distribution: the variance is an estimate."""
     log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * (freedom + 1) * math.log1p(t * t / freedom)
     return math.exp(log) / math.sqrt(freedom * math.pi)
 
 
 def _above(t: float, freedom: float) -> float:
-    """P(T > t) of Student's t distribution (Wallace, Ann. Math. Stat. 30(4), 1959; relative error of a few percent)."""
+    """Returns P(T > t) of Student's t distribution (Wallace, Ann. Math. Stat. 30(4), 1959; off by a few percent)."""
     z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
     return 0.5 * math.erfc(math.copysign(z, t) / math.sqrt(2))
 
@@ -194,13 +194,13 @@ def _above(t: float, freedom: float) -> float:
 def _ratios(  # noqa: PLR0917 - the result, what was expected of it, and how
     log: float, reached: bool, now: Expected, usual: Expected, prediction: Prediction, constants: Constants
 ) -> tuple[float, ...]:
-    """The surprises beside the newest mean, with the spread that was expected when a sum was last 0."""
+    """Returns the surprises beside the newest mean, with the spread that was expected when a sum was last 0."""
     spread = prediction._replace(variance=min(prediction.variance, usual.variance), freedom=usual.freedom)
     return surprises(log - now.mean, reached, spread, constants)
 
 
 def _with_surprises(sums: Sequence[Cusum], found: Sequence[Sequence[float]], constants: Constants) -> tuple[Cusum, ...]:
-    """The sums with the surprises of a trial; each sum has its own."""
+    """Returns the sums with the surprises of a trial; each sum has its own."""
 
     def added(before: Cusum, ratio: float) -> Cusum:
         value = before.value + min(max(ratio, _LEAST), constants.most)
@@ -210,7 +210,7 @@ def _with_surprises(sums: Sequence[Cusum], found: Sequence[Sequence[float]], con
 
 
 def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: int) -> Knowledge:
-    """The knowledge after a change of the epochs: only the newest trials tell them, and no prior job."""
+    """Returns the knowledge after a change of the epochs: only the newest trials tell them, and no prior job."""
     kept = newest(knowledge.recent, count)
     numbers = {each.result.number for each in kept}
     clearest = _clearest(kept)
@@ -248,7 +248,7 @@ def _factor(spec: JobSpec, clearest: Sequence[Comparison]) -> tuple[float, bool]
 
 
 def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int, constants: Constants) -> Knowledge:
-    """The knowledge after a change of the cost of an epoch: the newest trials tell it, and the others what it may be.
+    """Returns the knowledge after a change of the cost of an epoch: the newest trials tell it; others are in doubt.
 
     A small change is adopted without a word: the speed of a machine drifts.
     """
@@ -273,7 +273,7 @@ def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int
 
 
 def _clearest(kept: Sequence[Comparison]) -> Sequence[Comparison]:
-    """The trials of the batch size that has most of them."""
+    """Returns the trials of the batch size that has most of them."""
     place, _ = Counter(each.result.place for each in kept).most_common(1)[0]
     return [each for each in kept if each.result.place == place]
 
@@ -283,12 +283,12 @@ def _size(spec: JobSpec, clearest: Sequence[Comparison]) -> int:
 
 
 def _with_change(knowledge: Knowledge, change: DetectedChange) -> Knowledge:
-    """The knowledge with a change, in place of an earlier one of the same quantity."""
+    """Returns the knowledge with a change, in place of an earlier one of the same quantity."""
     others = tuple(each for each in knowledge.changes if each.quantity is not change.quantity)
     news = tuple(dict.fromkeys((*knowledge.news, change.quantity)))
     return _trimmed(replace(knowledge, changes=(*others, change), news=news))
 
 
 def _trimmed(knowledge: Knowledge) -> Knowledge:
-    """The knowledge without the trials that no sum has added up."""
+    """Returns the knowledge without the trials that no sum has added up."""
     return replace(knowledge, recent=recent(knowledge.recent, (*knowledge.epochs_sums, *knowledge.cost_sums)))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import JobSpec, Search
-from wattwise_server.policy.failures import failing, tried
+from wattwise_server.policy.failures import failing, has_trials
 from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import KEPT
@@ -135,7 +135,7 @@ class Prospects:
         return Experiment(int(of[index]), int(trials[index]), float(worth[index]))
 
     def _gains(self, of: NDArray[np.int64], trials: NDArray[np.int64]) -> Floats:
-        """The expected fall of the least R if some trials (m,) of each batch size (m,) reach the target.
+        """Returns the expected fall of the least R if some trials (m,) of each batch size (m,) reach the target.
 
         By Gauss-Hermite quadrature. What the running trials will tell about epochs and costs, another trial does not
         need to find out. Trials that miss the target are taken to teach nothing.
@@ -180,7 +180,7 @@ class Prospects:
         return self.belief.once_ended(self.running, self.knowledge.evidence)
 
     def choice(self) -> tuple[int, str]:
-        """The batch size of the next trial, and the reason."""
+        """Returns the batch size of the next trial, and the reason."""
         best, knowledge = self.best, self.knowledge
         if knowledge.luck < self.constants.doubt and len(knowledge.misses) > 1:
             return self._after_misses()
@@ -195,7 +195,7 @@ class Prospects:
         return best, f"{self._alone(best)}, the least of those tried; no other batch size is worth a trial"
 
     def plan(self) -> tuple[int, str]:
-        """The batch size of a launch while the first trial of the default runs, and the reason."""
+        """Returns the batch size of a launch while the first trial of the default runs, and the reason."""
         default = self.spec.batch_sizes[self.best]
         count = int(self.running[self.best])
         trials = f"{_counted(count, 'trial')} of batch size {default} {'is' if count == 1 else 'are'} running"
@@ -280,7 +280,7 @@ class Prospects:
 
 
 def waiting_reason(size: int, running: int, ended: int) -> str:
-    """The reason for the batch size that most of the first trials have, while more of them run than have ended."""
+    """Returns the reason for another trial of the first batch size, while more of its trials run than have ended."""
     return (
         f"no trial has reached the target yet: {_counted(ended, 'trial')} did not, and {_counted(running, 'trial')} of "
         f"batch size {size} {'is' if running == 1 else 'are'} still running, so this launch has it as well"
@@ -310,7 +310,7 @@ def without_success(spec: JobSpec, search: Search, knowledge: Knowledge, places:
     place = min(map(int, places), key=order)
     arm = search.arms[place]
     which = "the default" if knowledge.first is None else "the best of the prior jobs"
-    if place == center and not tried(search):
+    if place == center and not has_trials(search):
         return place, f"{which} is tried first"
     ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]

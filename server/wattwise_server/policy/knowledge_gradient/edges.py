@@ -38,7 +38,7 @@ class Edges(NamedTuple):
         return self._always(self.above, self.below)
 
     def always_after(self, places: NDArray[np.int64]) -> Floats:
-        """P(always misses) once each of some places (m,) has reached the target (m, n)."""
+        """Returns P(always misses) once each of some places (m,) has reached the target (m, n)."""
         above, below = (_without(each, each[places, None]) for each in (self.above, self.below))
         always = self._always(above, below)
         always[np.arange(len(places)), places] = 0.0
@@ -49,7 +49,7 @@ class Edges(NamedTuple):
 
 
 def _without(beyond: Floats, excluded: Floats) -> Floats:
-    """The probability of lying beyond an edge that is not among the nearest, which had this probability."""
+    """Returns the probability of lying beyond an edge that is not among the nearest, which had this probability."""
     return np.asarray(np.maximum(beyond - excluded, 0) / np.maximum(1 - excluded, 1e-9))
 
 
@@ -81,7 +81,7 @@ def edges(
 
 
 def _beyond(distances: Floats, single: Floats, rate: float) -> Floats:
-    """The probability that each batch size (m,) lies beyond the edge.
+    """Returns the probability that each batch size (m,) lies beyond the edge.
 
     Args:
         distances: Octaves from the last batch size that reached the target, which comes first: 0 (m + 1,).

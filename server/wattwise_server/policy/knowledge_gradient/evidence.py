@@ -120,14 +120,14 @@ class Evidence(NamedTuple):
 
 
 def num_reached(evidence: Iterable[Evidence]) -> Floats:
-    """The number of trials that reached the target, by batch size (n,)."""
+    """Returns the number of trials that reached the target, by batch size (n,)."""
     return np.array([each.num_reached for each in evidence], float)
 
 
 def with_results(
     evidence: Sequence[Evidence], results: Iterable[Result], *, epochs: bool = True, costs: bool = True
 ) -> tuple[Evidence, ...]:
-    """The evidence with more trials, or with only their epochs or only their costs."""
+    """Returns the evidence with more trials, or with only their epochs or only their costs."""
     every = list(evidence)
     for result in results:
         known = every[result.place]
@@ -148,7 +148,7 @@ def without_epochs(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 
 def with_doubts(evidence: Sequence[Evidence], before: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """The evidence of a window, with the doubted costs of an epoch where no trial in the window tells it."""
+    """Returns the evidence of a window, with the doubted costs of an epoch where no trial in the window tells it."""
     return tuple(
         now._replace(epoch_cost=old.epoch_cost, cost_doubt=old.cost_doubt)
         if old.cost_doubt and not now.epoch_cost.count

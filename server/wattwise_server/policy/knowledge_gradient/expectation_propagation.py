@@ -68,11 +68,11 @@ class _Sites(NamedTuple):
     product: Floats
 
     def moved(self, other: _Sites, share: float) -> _Sites:
-        """A part of the way to others."""
+        """Returns a part of the way to others."""
         return _Sites(*(mine + share * (theirs - mine) for mine, theirs in zip(self, other, strict=True)))
 
     def posterior(self, mixture: Mixture, trials: _Trials, *, leave_out: bool) -> Fit:
-        """The belief with the sites of all rows."""
+        """Returns the belief with the sites of all rows."""
         some = self.precision > 0
         precision = self.precision[some]
         return mixture.posterior(trials.place[some], self.product[some] / precision, 1 / precision, leave_out=leave_out)
@@ -113,11 +113,11 @@ class _Trials:
         self.miss_weight = (self.weight * self.times)[self.row[self.missed]]
 
     def by_row(self, values: Floats) -> Floats:
-        """The sum of values of trials, by row."""
+        """Returns the sum of values of trials, by row."""
         return np.asarray(np.bincount(self.row, values, len(self.place)), float)
 
     def by_place(self, values: Floats) -> Floats:
-        """The sum of values of rows, by batch size."""
+        """Returns the sum of values of rows, by batch size."""
         return np.asarray(np.bincount(self.place, values, self.count), float)
 
 
@@ -172,7 +172,7 @@ def infer(
 
 
 def _log_likelihood(mixture: Mixture, trials: _Trials, update: _Sweep, rates: Rates) -> float:
-    """Ln of the likelihood of the trials that reached the target, up to a constant.
+    """Returns ln of the likelihood of the trials that reached the target, up to a constant.
 
     A site is exp(k + q·e − p·e²/2), with k such that the belief without the trial times the site has the same integral
     as that belief times the likelihood (Rasmussen and Williams, section 3.6.3).
@@ -194,7 +194,7 @@ def _log_likelihood(mixture: Mixture, trials: _Trials, update: _Sweep, rates: Ra
 
 
 def _usual_sites(trials: _Trials, noise: Floats) -> _Sites:
-    """The sites if every trial that reached the target is usual, and those that missed it say nothing."""
+    """Returns the sites if every trial that reached the target is usual, and those that missed it say nothing."""
     count, mean, _ = trials.earlier
     scale = trials.weight / noise[trials.place]
     return _Sites(
@@ -204,7 +204,7 @@ def _usual_sites(trials: _Trials, noise: Floats) -> _Sites:
 
 
 def _cavity(fit: Fit, trials: _Trials, sites: _Sites) -> LeftOut:
-    """The belief about e at the batch size of each row without the row."""
+    """Returns the belief about e at the batch size of each row without the row."""
     mean, variance = fit.mean[trials.place], np.maximum(fit.cov.diagonal()[trials.place], 1e-9)
     some = sites.precision > 0
     if fit.left_out is not None:
@@ -234,7 +234,7 @@ def no_misses(count: int) -> Misses:
 
 
 def _misses(trials: _Trials, cavity: LeftOut, rates: Rates, reached: Floats, constants: Constants) -> Misses:
-    """The misses by batch size: the trials share e, over which is integrated by Gauss-Hermite quadrature."""
+    """Returns the misses by batch size: the trials share e, over which is integrated by Gauss-Hermite quadrature."""
     count, rows = trials.count, trials.row[trials.missed]
     places, late = trials.place[rows], trials.log[trials.missed]
     # By batch size and node (n, z): of prior jobs and the job together, the cavity of the last one.
@@ -277,7 +277,7 @@ class _Sweep(NamedTuple):
 
 
 def _sweep(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, constants: Constants) -> _Sweep:
-    """The sites of all rows. Those of the trials of one batch size are computed in turn, in a few steps."""
+    """Returns the sites of all rows. Those of the trials of one batch size are computed in turn, in a few steps."""
     row, log, missed, weight = trials.row, trials.log, trials.missed, trials.row_weight
     noise = rates.noise[trials.place]
     own, spread = noise[row], constants.unusual_spread**2
@@ -320,7 +320,7 @@ def _sweep(trials: _Trials, cavity: LeftOut, rates: Rates, always: Floats, const
 
 
 def _vague(sites: _Sites, prior: Floats, cavity: LeftOut) -> _Sites:
-    """The sites with a least precision: while two reasons compete, a miss makes the belief vaguer, as no site can."""
+    """Raises the precision of sites to a least one: a miss can make the belief vaguer, which no site can."""
     least = 0.03 * prior
     mean = (prior * cavity.mean + sites.product) / (prior + sites.precision)
     low = sites.precision < least

@@ -55,7 +55,7 @@ class Newest(Generic[K, V]):
         self._entry: tuple[K, V] | None = None
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
-        """The value of a key."""
+        """Returns the value of a key."""
         entry = self._entry
         if entry is None or entry[0] != key:
             entry = self._entry = key, compute()
@@ -99,12 +99,12 @@ class KnowledgeGradient:
         self.constants = constants
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        """The window is part of the state."""
+        """Yields a fault if the window, which is part of the state, is too large."""
         if spec.window_size > LARGEST_WINDOW:
             yield "window_size", f"is {spec.window_size}; use at most {LARGEST_WINDOW}, or 0 for all trials"
 
     def register(self, spec: JobSpec, priors: Sequence[Prior] = ()) -> Search:
-        """A search that starts at the default batch size, or at the best one of the prior jobs."""
+        """Returns a search that starts at the default batch size, or at the best one of the prior jobs."""
         sizes = spec.batch_sizes
         weight = self.constants.prior_weight
         prior = tuple(of_priors(size, priors, weight) for size in sizes) if priors else ()
@@ -119,7 +119,7 @@ class KnowledgeGradient:
         trial_number: int,
         rng: np.random.Generator,  # noqa: ARG002 - it draws nothing
     ) -> Choice | Exhausted:
-        """The batch size whose trial costs least, less what its result is worth."""
+        """Returns the batch size whose trial costs least, less what its result is worth."""
         allowed = {arm.batch_size for arm in choosable(search, trial_number)}
         if not allowed:
             return Exhausted()
@@ -162,7 +162,7 @@ class KnowledgeGradient:
         return None if bound is None else relaxation(search.bound_stops) * bound
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """Mean and deviation of the cost at every batch size; nothing before a trial has reached the target."""
+        """Returns mean and deviation of the cost at every batch size; nothing before a trial has reached the target."""
         memory = _memory(search.notes)
         knowledge = memory.knowledge
         if not knowledge.reached.any():
@@ -187,7 +187,7 @@ class KnowledgeGradient:
         ]
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
-        """The newest change of each quantity."""
+        """Returns the newest change of each quantity."""
         return read_changes(search.notes)
 
     def _choice(self, spec: JobSpec, search: Search, memory: Memory, places: NDArray[np.int64]) -> tuple[int, str]:
@@ -209,7 +209,7 @@ class KnowledgeGradient:
         return without_success(spec, search, knowledge, places)
 
     def _with_trial(self, spec: JobSpec, search: Search, memory: Memory, trial: Trial) -> Knowledge:
-        """The knowledge with a trial that ran to a decision, changes detected."""
+        """Returns the knowledge with a trial that ran to a decision, changes detected."""
         knowledge = memory.knowledge
         if trial.last is None or trial.cost is None:
             return knowledge
@@ -241,12 +241,12 @@ class KnowledgeGradient:
 
 
 def _launched(trial: Trial) -> bool:
-    """Whether a trial is a launch of the job, of which the next one may be a retry."""
+    """Returns whether a trial is a launch of the job, of which the next one may be a retry."""
     return trial.origin is not TrialOrigin.IMPORTED
 
 
 def _retried(knowledge: Knowledge, trial: Trial) -> bool:
-    """Whether the next launch repeats a trial that delivered no model: a launch, since which none has delivered."""
+    """Returns whether the next launch repeats a trial: a launch without a model, since which none has delivered."""
     newest = trial.number > knowledge.delivered  # pragma: no mutate: the one that delivered has ended
     return newest and _launched(trial)
 

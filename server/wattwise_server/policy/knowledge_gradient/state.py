@@ -51,12 +51,12 @@ CUSUMS = (Cusum(),) * 4
 
 
 def newest(trials: Sequence[Comparison], count: int) -> tuple[Comparison, ...]:
-    """The newest of some trials, in the order in which they ended."""
+    """Returns the newest of some trials, in the order in which they ended."""
     return tuple(trials[max(0, len(trials) - count) :])
 
 
 def recent(trials: Sequence[Comparison], sums: Iterable[Cusum]) -> tuple[Comparison, ...]:
-    """The trials that the sums have added up, at most so many."""
+    """Returns the trials that the sums have added up, at most so many."""
     return newest(trials, min(_RECENT, max(each.trials for each in sums)))
 
 
@@ -114,7 +114,7 @@ class Knowledge:
         return np.asarray(self.reached + self.missed > 0)
 
     def with_result(self, result: Result, window_size: int) -> Knowledge:
-        """The knowledge with one more trial in the evidence."""
+        """Returns the knowledge with one more trial in the evidence."""
         if not window_size:
             evidence = with_results(self.evidence, [result])
             return replace(self, evidence=evidence, trials=self.trials + 1)
@@ -123,7 +123,7 @@ class Knowledge:
         return replace(self, evidence=evidence, window=window, trials=self.trials + 1)
 
     def to_json(self) -> str:
-        """The state as text; floats keep every bit."""
+        """Returns the state as text; floats keep every bit."""
         state = {"format": _FORMAT} | {name: getattr(self, name) for name in _NAMES}
         state["changes"] = [(change.quantity.value, *change[1:]) for change in self.changes]
         state["news"] = [quantity.value for quantity in self.news]
@@ -136,7 +136,7 @@ _NAMES = tuple(field.name for field in fields(Knowledge))
 
 
 def read(notes: str) -> Knowledge:
-    """The state of `Knowledge.to_json`.
+    """Returns the state of `Knowledge.to_json`.
 
     Raises:
         ValueError: it has another format.
@@ -157,7 +157,7 @@ def read(notes: str) -> Knowledge:
 
 
 def read_changes(notes: str) -> Sequence[DetectedChange]:
-    """The changes in a state, without the rest of it.
+    """Returns the changes in a state, without the rest of it.
 
     Raises:
         ValueError: it has another format.
@@ -185,7 +185,7 @@ def _changes(state: dict[str, Any]) -> tuple[DetectedChange, ...]:
 
 
 def _row(evidence: Evidence) -> list[Any]:
-    """The fields of evidence in order, moments as lists."""
+    """Returns the fields of evidence in order, moments as lists."""
     return [_sums(each) if isinstance(each, Moments) else each for each in evidence]
 
 

@@ -59,16 +59,16 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def tail(z: Floats) -> Floats:
-    """P(Z > z) of a standard normal, exact also where it is tiny; slow."""
+    """Returns P(Z > z) of a standard normal, exact also where it is tiny; slow."""
     return 0.5 * np.asarray(_erfc(z / math.sqrt(2)), float)
 
 
 def fast_tail(z: Floats) -> Floats:
-    """P(Z > z) of a standard normal (Page, Applied Statistics 26(1), 1977; absolute error below 2e-4)."""
+    """Returns P(Z > z) of a standard normal (Page, Applied Statistics 26(1), 1977; absolute error below 2e-4)."""
     return np.asarray(0.5 - 0.5 * np.tanh(math.sqrt(2 / math.pi) * z * (1 + 0.044715 * (z * z))))
 
 
 def hazard(z: Floats, probability: Floats) -> Floats:
-    """E[Z | Z > z] of a standard normal; from 8 on by its asymptote."""
+    """Returns E[Z | Z > z] of a standard normal; from 8 on by its asymptote."""
     density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
     return np.where(z > 8, z + 1 / np.maximum(z, 1), density / np.maximum(probability, TINY))

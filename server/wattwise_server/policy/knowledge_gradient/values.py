@@ -37,7 +37,7 @@ class Reliability(NamedTuple):
 
     @classmethod
     def of(cls, arm: Arm) -> Reliability:
-        """The reliability of an arm."""
+        """Returns the reliability of an arm."""
         counts = (0, 0, 0.0) if arm.excluded else (arm.num_decided, arm.num_failed, arm.failed_cost)
         return cls(*counts, arm.available, failing(arm))
 
@@ -50,7 +50,7 @@ class Situation(NamedTuple):
 
     @classmethod
     def of(cls, spec: JobSpec, search: Search) -> Situation:
-        """The situation of a search."""
+        """Returns the situation of a search."""
         return cls(spec, tuple(map(Reliability.of, search.arms)))
 
 
@@ -132,7 +132,7 @@ class Outlook:
         always: Floats,
         again: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Values of ok and q at some batch sizes (m,), given mean and variance of ln C (…, m).
+        """Returns ok and q at some batch sizes (m,), for a mean and a variance of ln C (…, m).
 
         q is the share of trials that miss the target. A trial is too slow, is unusual, or its batch size always misses.
         Too slow by `max_epochs` is too expensive at the expected cost of an epoch, which overrates such a miss a little
@@ -184,7 +184,7 @@ class Outlook:
         return np.asarray(counted / (knowledge.missed + knowledge.reached + weight))
 
     def chance(self, place: int, log_epochs: float) -> float:
-        """The probability that a trial of a batch size misses the target for so long."""
+        """Returns the probability that a trial of a batch size misses the target for so long."""
         belief = self.belief
         variance = belief.epochs_cov[place, place] + belief.noise[place]
         late = np.array([log_epochs - belief.epochs[place]])
@@ -210,7 +210,7 @@ class Outlook:
         return np.where(edges.reached, self.begun, edges.always)
 
     def best_of(self, places: NDArray[np.int64]) -> int:
-        """The best known of some batch sizes, at least one of which has reached the target: the one with the least R.
+        """Returns the batch size with the least R, of some of which at least one has reached the target.
 
         One that keeps failing and is due again is the best only if all of those that reached the target do.
         """
@@ -226,7 +226,7 @@ class Outlook:
 
 
 def guides(situation: Situation, knowledge: Knowledge) -> NDArray[np.int64]:
-    """The indices of the batch sizes that have reached the target and may be chosen; at best without failing ones."""
+    """Returns the indices of the batch sizes that have reached the target and may be chosen, failing ones last."""
     arms = situation.arms
     reached = [place for place in np.flatnonzero(knowledge.reached).tolist() if arms[place].available]
     working = [place for place in reached if not arms[place].failing]
