@@ -51,16 +51,16 @@ def fill(path: Path, count: int, *, deep: int = 0, batch_sizes: Sequence[int] = 
 async def _seed(path: Path, ids: list[str], batch_sizes: Sequence[int], running: int) -> None:
     clock = steady_clock()
     async with open_store(f"sqlite:///{path}", clock) as store:
-        optimizer = Training(store)
+        training = Training(store)
         for each in ids:
             spec = jobs.job_spec(job_id=each, batch_sizes=batch_sizes, num_pruning_rounds=1)
-            await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
+            await training.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
             for _ in range(TRIALS):
-                trial = await optimizer.next_trial(each, new_id())
+                trial = await training.next_trial(each, new_id())
                 for request in jobs.whole_trial(answers.trial(trial)):
-                    await optimizer.report(requests.report(request))
+                    await training.report(requests.report(request))
             for _ in range(running):
-                await optimizer.next_trial(each, new_id())
+                await training.next_trial(each, new_id())
 
 
 def _copy_jobs(connection: sqlite3.Connection, copies: int) -> None:

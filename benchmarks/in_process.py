@@ -42,33 +42,33 @@ async def _measure(*, profile: bool) -> None:
     clock = steady_clock()
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
         async with open_store(f"sqlite:///{folder}/in_process.db", clock) as store:
-            optimizer = Training(store)
-            sources = [jobs.reports(await _trial(optimizer)) for _ in range(_CALLERS)]
-            await _round(optimizer, sources)
-            rounds = [await _round(optimizer, sources) for _ in range(_ROUNDS)]
+            training = Training(store)
+            sources = [jobs.reports(await _trial(training)) for _ in range(_CALLERS)]
+            await _round(training, sources)
+            rounds = [await _round(training, sources) for _ in range(_ROUNDS)]
             for name, taken in zip(_NAMES, zip(*rounds, strict=True), strict=True):
                 print(f"{name:<24} {statistics.median(taken):6.1f} µs per report, {min(taken):.1f} in the best round")
             if profile:
                 with cProfile.Profile() as profiler:
                     for _ in range(10):
-                        await _round(optimizer, sources)
+                        await _round(training, sources)
                 pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
 
 
-async def _trial(optimizer: Training) -> v1.Trial:
-    job, _ = await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
-    trial = await optimizer.next_trial(job.spec.job_id, new_id())
+async def _trial(training: Training) -> v1.Trial:
+    job, _ = await training.register(requests.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
+    trial = await training.next_trial(job.spec.job_id, new_id())
     return answers.trial(trial)
 
 
-async def _round(optimizer: Training, sources: list[jobs.Reports]) -> tuple[float, float, float]:
+async def _round(training: Training, sources: list[jobs.Reports]) -> tuple[float, float, float]:
     """Microseconds per report: elapsed, and CPU time of this thread and of all threads."""
 
     async def caller(source: jobs.Reports) -> None:
         for _ in range(_CALLS):
             request = v1.ReportResultRequest.FromString(next(source).SerializeToString())
             response = v1.ReportResultResponse(
-                decision=answers.decision(await optimizer.report(requests.report(request)))
+                decision=answers.decision(await training.report(requests.report(request)))
             )
             response.SerializeToString()
 

@@ -31,22 +31,22 @@ def measure(folder: Path) -> float:
 async def _measure(database: Path) -> float:
     clock = steady_clock()
     async with open_store(f"sqlite:///{database}", clock) as store:
-        optimizer = Training(store, Limits(max_running_trials=0))
+        training = Training(store, Limits(max_running_trials=0))
         # A policy that tries both batch sizes from the start. Trials of the best known one are not stopped.
         spec = jobs.job_spec(batch_sizes=[32, 64], policy="gts")
-        await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
-        best = await _next(optimizer, spec.job_id)
+        await training.register(requests.job_draft(v1.RegisterJobRequest(job=spec)))
+        best = await _next(training, spec.job_id)
         while best.batch_size == spec.default_batch_size:
-            best = await _next(optimizer, spec.job_id)
+            best = await _next(training, spec.job_id)
         waiting = iter(range(TRIALS))
 
         async def run_some() -> None:
             for _ in waiting:
-                trial = await _next(optimizer, spec.job_id)
-                await optimizer.report(requests.report(_report(trial, 10.0, 0.1)))
+                trial = await _next(training, spec.job_id)
+                await training.report(requests.report(_report(trial, 10.0, 0.1)))
 
         await asyncio.gather(*(run_some() for _ in range(_AT_ONCE)))
-        stopping = asyncio.create_task(optimizer.report(requests.report(_report(best, 1.0, 0.95))))
+        stopping = asyncio.create_task(training.report(requests.report(_report(best, 1.0, 0.95))))
         pauses = []
         while not stopping.done():
             start = time.perf_counter()
@@ -58,8 +58,8 @@ async def _measure(database: Path) -> float:
         return max(pauses)
 
 
-async def _next(optimizer: Training, job_id: str) -> v1.Trial:
-    trial = await optimizer.next_trial(job_id, new_id())
+async def _next(training: Training, job_id: str) -> v1.Trial:
+    trial = await training.next_trial(job_id, new_id())
     return answers.trial(trial)
 
 

@@ -51,15 +51,15 @@ class InProcess:
 
     def __init__(self, store: Store) -> None:
         streams = StreamLimit(0)
-        self.optimizer = Training(store)
-        self.trainers = BatchSizeOptimizerService(self.optimizer, Importer(store), PowerLimitProfiler(store), streams)
+        self.training = Training(store)
+        self.trainers = BatchSizeOptimizerService(self.training, Importer(store), PowerLimitProfiler(store), streams)
         administration, statistics = Administration(store), Statistics(store, Factors())
         self.reader = JobReaderService(administration, statistics, streams, PageTokens(b""))
         self.control = JobControlService(administration, Control(store))
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.reader, self.control) if method in type(s).__dict__)
-        await self.optimizer.expire_leases()
+        await self.training.expire_leases()
         try:
             return await getattr(service, method)(request, None)
         except ServiceError as error:

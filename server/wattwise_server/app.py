@@ -84,11 +84,11 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             guard.rereading(hangup),
         ):
             clock = store.clock
-            optimizer = Training(store, config.limits)
+            training = Training(store, config.limits)
             importer = Importer(store, config.limits)
             administration = Administration(store)
             power_limits = PowerLimitProfiler(store)
-            trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
+            trainers = BatchSizeOptimizerService(training, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
             control, tokens = Control(store), PageTokens(store.page_token_key)
             statistics = Statistics(store, config.factors)
@@ -98,8 +98,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             info = ServerInfoService(config.factors, start_time=clock())
             v1.add_ServerInfoServicer_to_server(info, methods.registry)
             sweep_seconds = _SHARED_SWEEP_SECONDS if store.shared else _SWEEP_SECONDS
-            sweeping = repeating(optimizer.expire_leases, sweep_seconds, "expire leases")
-            pruning = repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
+            sweeping = repeating(training.expire_leases, sweep_seconds, "expire leases")
+            pruning = repeating(training.prune, _PRUNE_SECONDS, "delete old measurements")
             looking = repeating(ConnectionWatch(connections).look, _LOOK_SECONDS, "count connections")
             counting = _counting(store, watch.observer)
             answering = serving(server, methods, health_service, store.check, config.grace_seconds)

@@ -120,7 +120,7 @@ def check_replay(database: Path, ledger: Ledger) -> int:
 
 
 class _Replay:
-    """An optimizer whose clock shows the time of the replayed call."""
+    """Use cases whose clock shows the time of the replayed call."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -140,11 +140,11 @@ async def _replay(database: Path, ledger: Ledger) -> int:
     with tempfile.TemporaryDirectory() as folder:
         original = await _jobs(f"sqlite:///{_copy(database, Path(folder))}", replay, job_ids)
         async with open_store(f"sqlite:///{folder}/replay.db", replay.clock) as store:
-            optimizer, administration = Training(store), Administration(store)
+            training, administration = Training(store), Administration(store)
             for job_id in job_ids:
                 book = ledger.jobs[job_id]
-                await optimizer.register(requests.job_draft(v1.RegisterJobRequest(job=book.spec)))
-                played += await _play(optimizer, replay, book, kept[job_id])
+                await training.register(requests.job_draft(v1.RegisterJobRequest(job=book.spec)))
+                played += await _play(training, replay, book, kept[job_id])
                 job = await administration.job(job_id)
                 assert replace(job, create_time=replay.now) == replace(original[job_id], create_time=replay.now)
         with closing(sqlite3.connect(f"{folder}/replay.db")) as connection:
@@ -180,7 +180,7 @@ def _timeless(trial: Trial) -> str:
     return str(trial._replace(end_time=None))
 
 
-async def _play(optimizer: Training, replay: _Replay, book: JobBook, kept: Kept) -> int:
+async def _play(training: Training, replay: _Replay, book: JobBook, kept: Kept) -> int:
     """The calls that changed the job, in the order of their commits."""
     trials, measured = kept
     shifts = _shifts(trials.values())
@@ -212,16 +212,16 @@ async def _play(optimizer: Training, replay: _Replay, book: JobBook, kept: Kept)
             calls.append((max(place, trial.end_time + ends), trial.end_time, trial.end_reason, trial.key))
     for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
-            replayed = await optimizer.next_trial(call.job_id, call.launch_id)
+            replayed = await training.next_trial(call.job_id, call.launch_id)
             assert (replayed.number, replayed.batch_size) == (call.number, call.batch_size)
             assert (replayed.origin, replayed.role) == (call.origin, call.role)
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
             monitor = trials[key.trial_number].monitor
-            decision = answers.decision(await optimizer.report(Report(key, *sums, monitor)))
+            decision = answers.decision(await training.report(Report(key, *sums, monitor)))
             _check_decision(book, key, call.epoch, v1.Decision(**decision))
         else:
-            await optimizer.end_trial(key, call)
+            await training.end_trial(key, call)
     return len(calls)
 
 

@@ -1,4 +1,4 @@
-"""An optimizer in process, on its own file, with a clock that tests set."""
+"""The use cases in process, on their own file, with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 class Site:
-    """One optimizer on one file, with a clock that tests set; it can be closed and opened again."""
+    """The use cases on one file, with a clock that tests set; it can be closed and opened again."""
 
     def __init__(self, file: Path, **limits: Any) -> None:
         self.file = file
         self.now = BEGIN
         self._limits = Limits(**limits)
         self._opened = AsyncExitStack()
-        self.optimizer: Training
+        self.training: Training
         self.administration: Administration
 
     async def open(self) -> None:
         """Opens the file, after closing it if it is open."""
         await self._opened.aclose()
         self.store = await self._opened.enter_async_context(open_sqlite(f"sqlite:///{self.file}", lambda: self.now))
-        self.optimizer = Training(self.store, self._limits)
+        self.training = Training(self.store, self._limits)
         self.administration = Administration(self.store)
 
     async def close(self) -> None:
@@ -82,4 +82,4 @@ def draft(job_id: str = "j", **fields: Any) -> JobDraft:
 
 async def report(site: Site, key: TrialId, epoch: int, metric: float = 0.1) -> Decision:
     """Reports an epoch that cost 10 J."""
-    return await site.optimizer.report(Report(key, epoch, float(epoch), 10.0 * epoch, metric))
+    return await site.training.report(Report(key, epoch, float(epoch), 10.0 * epoch, metric))

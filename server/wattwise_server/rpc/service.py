@@ -47,9 +47,9 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """The calls of trainers."""
 
     def __init__(
-        self, optimizer: Training, importer: Importer, power_limits: PowerLimitProfiler, streams: StreamLimit
+        self, training: Training, importer: Importer, power_limits: PowerLimitProfiler, streams: StreamLimit
     ) -> None:
-        self._optimizer = optimizer
+        self._training = training
         self._importer = importer
         self._power_limits = power_limits
         self._streams = streams
@@ -57,14 +57,14 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
         """Creates or confirms a job."""
         call = current_call.get()
-        job, created = await self._optimizer.register(requests.job_draft(request), call.reach if call else "")
+        job, created = await self._training.register(requests.job_draft(request), call.reach if call else "")
         return v1.RegisterJobResponse(job=answers.job(job), created=created)
 
     async def GetNextBatchSize(
         self, request: v1.GetNextBatchSizeRequest, context: Context
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches a trial."""
-        trial = await self._optimizer.next_trial(
+        trial = await self._training.next_trial(
             request.job_id,
             request.launch_id,
             resume=request.resume,
@@ -75,7 +75,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
         """Records one epoch's measurement."""
-        decision = await self._optimizer.report(requests.report(request))
+        decision = await self._training.report(requests.report(request))
         return v1.ReportResultResponse(decision=answers.decision(decision))
 
     async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
@@ -83,18 +83,18 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     ) -> None:
         """Records one trial's measurements and pushes its end."""
         with self._streams.opened():
-            await TrialStream(self._optimizer, context).serve(request_iterator)
+            await TrialStream(self._training, context).serve(request_iterator)
 
     async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
         """Renews a lease."""
-        decision = await self._optimizer.heartbeat(requests.trial_id(request))
+        decision = await self._training.heartbeat(requests.trial_id(request))
         return v1.HeartbeatResponse(decision=answers.decision(decision))
 
     async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
         """Ends a trial whose trainer has exited."""
         reason = requests.end_reason(request.end_reason)
         key, _ = together(lambda: requests.trial_id(request), lambda: trainers_reason(reason))
-        return v1.EndTrialResponse(trial=answers.trial(await self._optimizer.end_trial(key, reason)))
+        return v1.EndTrialResponse(trial=answers.trial(await self._training.end_trial(key, reason)))
 
     async def ImportTrial(self, request: v1.ImportTrialRequest, context: Context) -> v1.ImportTrialResponse:
         """Records a trial that ran without the server."""
@@ -103,7 +103,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def LookupTrial(self, request: v1.LookupTrialRequest, context: Context) -> v1.LookupTrialResponse:
         """The trial of a launch."""
-        trial = await self._optimizer.lookup(request.job_id, request.launch_id)
+        trial = await self._training.lookup(request.job_id, request.launch_id)
         return v1.LookupTrialResponse(trial=answers.trial(trial))
 
     async def AcquirePowerLimit(

@@ -28,8 +28,8 @@ _STATES_PER_SECOND = 50
 class TrialStream:
     """One call of StreamResults."""
 
-    def __init__(self, optimizer: Training, context: Context) -> None:
-        self._optimizer = optimizer
+    def __init__(self, training: Training, context: Context) -> None:
+        self._training = training
         self._context = context
         self._writing = asyncio.Lock()
         self._trial: TrialId | None = None
@@ -59,11 +59,11 @@ class TrialStream:
                 self._follow(report.trial)
                 # The response to the result that ends the trial is the stop; it is not pushed a second time.
                 async with self._writing:
-                    await self._write(await self._optimizer.report(report))
+                    await self._write(await self._training.report(report))
             case "heartbeat":
                 key = requests.trial_id(request.heartbeat)
                 self._follow(key)
-                await self._push(await self._optimizer.heartbeat(key))
+                await self._push(await self._training.heartbeat(key))
             case _:
                 raise InvalidRequestError(Violation("event", "is not set; send a result or a heartbeat"))
 
@@ -85,7 +85,7 @@ class TrialStream:
     async def _push_stop(self, key: TrialId) -> None:
         while True:
             try:
-                await self._push(await self._optimizer.wait_for_stop(key))
+                await self._push(await self._training.wait_for_stop(key))
             except ServiceError:  # noqa: PERF203 - retries while the storage fails
                 # If the trial is unknown, the trainer's own message gets the error, which ends the stream.
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -57,9 +57,9 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
     """A job is registered and a trial dispatched although every observer raises."""
     observers, clock = Observers([Faulty(early=True), Faulty(early=False)]), steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
-        optimizer = Training(store)
-        assert (await optimizer.register(draft("j-1")))[1]
-        trial = await optimizer.next_trial("j-1", new_id())
+        training = Training(store)
+        assert (await training.register(draft("j-1")))[1]
+        trial = await training.next_trial("j-1", new_id())
         assert trial.number == 1
         observers.counted(*await store.reads.content())
     messages = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]

@@ -50,7 +50,7 @@ def spec(**fields: Any) -> JobSpec:
 
 @dataclass
 class SimulatedJob:
-    """Drives a policy as the optimizer does."""
+    """Drives a policy as the server does."""
 
     spec: JobSpec
     search: Search = field(init=False)

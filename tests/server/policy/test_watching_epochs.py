@@ -67,17 +67,17 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) -> None:
     """The epochs of one trial decide the next batch size; restarts and repeated reports change nothing."""
-    await site.optimizer.register(draft(policy="CAREFUL"))
-    first = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft(policy="CAREFUL"))
+    first = await site.training.next_trial("j", new_id())
     for epoch in (1, 2, 2, 3):
         await report(site, first.key, epoch)
-    second = await site.optimizer.next_trial("j", new_id())
+    second = await site.training.next_trial("j", new_id())
     assert (second.batch_size, second.launch.reason) == (16, "3 epochs were seen")
     await site.open()
     for epoch in (4, 6):
         await report(site, first.key, epoch)
     await site.open()
-    third = await site.optimizer.next_trial("j", new_id())
+    third = await site.training.next_trial("j", new_id())
     assert (third.batch_size, third.launch.reason) == (32, "5 epochs were seen")
     async with site.store.transaction("j") as tx:
         assert tx.job is not None
@@ -86,16 +86,16 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:
     """The newest epoch is among those that the policy has seen when the trial is decided."""
-    await site.optimizer.register(draft(policy="CAREFUL"))
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft(policy="CAREFUL"))
+    trial = await site.training.next_trial("j", new_id())
     assert (await report(site, trial.key, 1, metric=0.95)).stop_train
-    assert (await site.optimizer.next_trial("j", new_id())).launch.reason == "1 epochs were seen"
+    assert (await site.training.next_trial("j", new_id())).launch.reason == "1 epochs were seen"
 
 
 async def test_unknown_policy_is_refused_with_the_known_ones(site: Site) -> None:
     """The refusal names the policies of this server, its own one among them."""
     with pytest.raises(InvalidJobSpecError) as refused:
-        await site.optimizer.register(draft(policy="BEST"))
+        await site.training.register(draft(policy="BEST"))
     (violation,) = refused.value.violations
     assert violation.field == "job.policy"
     names = ", ".join(POLICIES)

@@ -257,8 +257,8 @@ async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
     """A stop whose trainer has left when it is written is dropped, and its task ends without an exception."""
     site = Site(tmp_path / "wattwise.db")
     await site.open()
-    await site.optimizer.register(draft())
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft())
+    trial = await site.training.next_trial("j", new_id())
     context: Any = _Left()
     before, pushing = asyncio.all_tasks(), set[asyncio.Task[Any]]()
 
@@ -269,7 +269,7 @@ async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
         await site.administration.delete_job("j")
         await context.tried.wait()
 
-    await TrialStream(site.optimizer, context).serve(requests())
+    await TrialStream(site.training, context).serve(requests())
     await site.close()
     assert [task.exception() for task in pushing] == [None]
 

@@ -59,7 +59,7 @@ PREEMPTED_AND_BACK = [
 async def play(site: Site, events: list[Any], *, prune: bool, **fields: Any) -> list[object]:
     """The answers to a job's trainers over a series of events, with or without pruning after each."""
     await site.open()
-    await site.optimizer.register(draft(**fields))
+    await site.training.register(draft(**fields))
     answers: list[object] = []
     running: list[TrialId] = []
     epochs: dict[int, int] = {}
@@ -84,22 +84,22 @@ async def act(site: Site, event: Any, running: list[TrialId], epochs: dict[int, 
     """Executes one event; returns the response to the trainer."""
     match event:
         case ("next",):
-            trial = await site.optimizer.next_trial("j", f"launch {len(running)}")
+            trial = await site.training.next_trial("j", f"launch {len(running)}")
             running.append(trial.key)
             return trial
         case ("again", back) if len(running) > back:
-            return await site.optimizer.next_trial("j", f"launch {len(running) - 1 - back}", resume=True)
+            return await site.training.next_trial("j", f"launch {len(running) - 1 - back}", resume=True)
         case ("report", back, cost, metric, further) if len(running) > back:
             key = running[-1 - back]
             epoch = epochs[key.trial_number] = epochs.get(key.trial_number, 0) + further
-            return await site.optimizer.report(Report(key, epoch, float(epoch), float(cost * epoch), metric))
+            return await site.training.report(Report(key, epoch, float(epoch), float(cost * epoch), metric))
         case ("end", back, reason) if len(running) > back:
-            return await site.optimizer.end_trial(running[-1 - back], reason)
+            return await site.training.end_trial(running[-1 - back], reason)
         case ("beat", back) if len(running) > back:
-            return await site.optimizer.heartbeat(running[-1 - back])
+            return await site.training.heartbeat(running[-1 - back])
         case ("lapse",):
             site.now += timedelta(hours=2)
-            await site.optimizer.expire_leases()
+            await site.training.expire_leases()
         case ("reopen",):
             await site.open()
     return None
@@ -123,28 +123,28 @@ async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_p
     """Days after its end a lost or preempted trial has its newest epoch, another trial none; a running one has all."""
     site = Site(tmp_path / "store.db", keep_measurements_days=2)
     await site.open()
-    await site.optimizer.register(draft(num_pruning_rounds=0))
-    keys = [(await site.optimizer.next_trial("j", new_id())).key for _ in range(6)]
+    await site.training.register(draft(num_pruning_rounds=0))
+    keys = [(await site.training.next_trial("j", new_id())).key for _ in range(6)]
     decided, ended, preempted, lost, running, recent = keys
     for key in keys:
         await report(site, key, 1)
         await report(site, key, 2)
     assert (await report(site, decided, 3, metric=0.95)).converged
-    await site.optimizer.end_trial(ended, EndReason.ERROR)
-    await site.optimizer.end_trial(preempted, EndReason.PREEMPTED)
+    await site.training.end_trial(ended, EndReason.ERROR)
+    await site.training.end_trial(preempted, EndReason.PREEMPTED)
     site.now += timedelta(minutes=59)
-    await site.optimizer.heartbeat(running)
-    await site.optimizer.heartbeat(recent)
+    await site.training.heartbeat(running)
+    await site.training.heartbeat(recent)
     site.now += timedelta(minutes=2)
-    await site.optimizer.expire_leases()
+    await site.training.expire_leases()
     for _ in range(72):
         site.now += timedelta(minutes=59)
-        await site.optimizer.heartbeat(running)
-        await site.optimizer.heartbeat(recent)
-    await site.optimizer.end_trial(recent, EndReason.ERROR)
+        await site.training.heartbeat(running)
+        await site.training.heartbeat(recent)
+    await site.training.end_trial(recent, EndReason.ERROR)
     everything = site.rows()
     assert sum(map(len, everything.values())) == 13
-    await site.optimizer.prune()
+    await site.training.prune()
     left = {number: epochs for (_, number), epochs in site.rows().items()}
     assert left == {
         preempted.trial_number: [2],
@@ -165,11 +165,11 @@ async def test_nothing_is_deleted_by_default(tmp_path: Path) -> None:
     """Measurements are kept without limit by default."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(draft())
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft())
+    trial = await site.training.next_trial("j", new_id())
     await report(site, trial.key, 1, metric=0.95)
     site.now += 10_000 * DAY
-    await site.optimizer.prune()
+    await site.training.prune()
     assert site.rows() == {(1, 1): [1]}
     await site.close()
 
@@ -178,8 +178,8 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
     """A long trial among many short ones is deleted without leftovers, in as few commits of 500 rows as it takes."""
     site = Site(tmp_path / "store.db", keep_measurements_days=1)
     await site.open()
-    await site.optimizer.register(draft())
-    await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft())
+    await site.training.next_trial("j", new_id())
     await site.close()
     lengths = dict.fromkeys(range(1, 1201), 3) | {700: 1700}
     with closing(sqlite3.connect(site.file, isolation_level=None)) as connection:
@@ -201,7 +201,7 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
         lambda text: dropped.append(int(text.rsplit("LIMIT ", 1)[1].strip(") \n"))) if "DELETE" in text else None
     )
     site.now += 2 * DAY
-    await site.optimizer.prune()
+    await site.training.prune()
     assert site.rows() == {}
     assert max(dropped) <= 500
     assert dropped.count(500) == -(-sum(lengths.values()) // 500), "each commit begins with room for 500"

@@ -418,10 +418,10 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     """Of a running trial the cost is the newest and the bound today's; an ended trial keeps those it ended with."""
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft())
-    delivered = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft())
+    delivered = await site.training.next_trial("j", new_id())
     await report(site, delivered.key, 3, metric=0.95)
-    running = await site.optimizer.next_trial("j", new_id())
+    running = await site.training.next_trial("j", new_id())
     await report(site, running.key, 1)
     await report(site, running.key, 2)
     paged = await site.administration.trials(TrialList("j"), (), 10)
@@ -442,8 +442,8 @@ async def test_list_goes_on_behind_a_job_that_is_deleted_meanwhile(
     site = Site(tmp_path / "site.db")
     await site.open()
     for job_id in ("j-a", "j-b", "j-c", "j-d"):
-        await site.optimizer.register(draft(job_id))
-        await site.optimizer.next_trial(job_id, new_id())
+        await site.training.register(draft(job_id))
+        await site.training.next_trial(job_id, new_id())
     read = site.store.reads.trials
 
     async def read_and_delete(wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
@@ -472,7 +472,7 @@ async def test_page_of_jobs_is_of_one_moment(tmp_path: Path, monkeypatch: pytest
     await site.open()
     job_ids = [f"j-{number}" for number in range(120)]
     for job_id in job_ids:
-        await site.optimizer.register(draft(job_id))
+        await site.training.register(draft(job_id))
     read = site.store.reads.jobs
 
     async def read_and_delete(wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
@@ -496,8 +496,8 @@ async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
     """While commits fail nobody can renew a lease: the job's trials get whole ones when it is read again."""
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft())
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft())
+    trial = await site.training.next_trial("j", new_id())
     with closing(sqlite3.connect(site.file)) as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON measurements BEGIN SELECT RAISE(ABORT, 'full'); END")
         site.now += timedelta(hours=2)
@@ -514,10 +514,10 @@ async def test_missed_target_names_the_command_that_helps(tmp_path: Path) -> Non
     """The decision that ends a trial without a model says where the job's advice is; one with a model does not."""
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft(max_epochs=1))
-    missed = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft(max_epochs=1))
+    missed = await site.training.next_trial("j", new_id())
     assert "wattwise jobs show j" in (await report(site, missed.key, 1)).message
-    reached = await site.optimizer.next_trial("j", new_id())
+    reached = await site.training.next_trial("j", new_id())
     assert "wattwise jobs" not in (await report(site, reached.key, 1, metric=0.95)).message
     await site.close()
 
@@ -537,7 +537,7 @@ async def test_page_of_events_is_cut_by_its_size(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(paging, "PAGE_BYTES", 300)
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft())
+    await site.training.register(draft())
     control = Control(site.store)
     for number in range(120):
         await control.set_paused("j", paused=number % 2 == 0)

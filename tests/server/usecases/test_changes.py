@@ -325,7 +325,7 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     """What a job did before it was registered may have changed, too: one event and one warning, both durable."""
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft(policy="knowledge_gradient", max_epochs=50))
+    await site.training.register(draft(policy="knowledge_gradient", max_epochs=50))
     importer = Importer(site.store)
     for number, epochs in enumerate([10] * USUAL + [30] * 10, 1):
         last = Measurement(epochs, float(epochs), 10.0 * epochs, 0.95, site.now)

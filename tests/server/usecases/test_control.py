@@ -642,9 +642,9 @@ async def test_every_change_is_published_once(tmp_path: Path) -> None:
     """Observers learn what was changed, of which batch size and trial; asking for what is so changes nothing."""
     site, changes = Site(tmp_path / "site.db"), Changes()
     await site.open()
-    await site.optimizer.register(draft())
-    trial = await site.optimizer.next_trial("j", new_id())
-    await site.optimizer.end_trial(trial.key, EndReason.ERROR)
+    await site.training.register(draft())
+    trial = await site.training.next_trial("j", new_id())
+    await site.training.end_trial(trial.key, EndReason.ERROR)
     site.store.observer = changes
     control = Control(site.store)
     calls: dict[tuple[str, int | None, int | None], Any] = {

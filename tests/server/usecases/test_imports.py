@@ -103,7 +103,7 @@ async def test_import_can_share_a_commit_with_a_deletion(tmp_path: Path, monkeyp
     """Such a commit keeps the order in which it was saved: the imported trial comes before its measurements."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(draft())
+    await site.training.register(draft())
     writer, deletion = site.store._writer, DeleteJob(0, "none", 0, 0)
     submit = writer.submit
     monkeypatch.setattr(writer, "submit", lambda owner, rows, then=None: submit(owner, [*rows, deletion], then))

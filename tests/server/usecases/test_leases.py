@@ -131,14 +131,14 @@ async def test_heartbeat_by_launch_alone_revives(tmp_path: Path) -> None:
     """A heartbeat that names a lost trial by its launch alone revives it, and its trainer goes on."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    trial = await site.optimizer.next_trial("j", "launch")
+    await site.training.register(site_draft())
+    trial = await site.training.next_trial("j", "launch")
     site.now += timedelta(hours=2)
-    await site.optimizer.expire_leases()
-    assert (await site.optimizer.lookup("j", "launch")).lost
-    decision = await site.optimizer.heartbeat(TrialId("j", "launch"))
+    await site.training.expire_leases()
+    assert (await site.training.lookup("j", "launch")).lost
+    decision = await site.training.heartbeat(TrialId("j", "launch"))
     assert (decision.stop_train, decision.end_reason) == (False, None)
-    again = await site.optimizer.lookup("j", "launch")
+    again = await site.training.lookup("j", "launch")
     assert (again.number, again.lease_expire_time) == (trial.number, site.now + timedelta(hours=1))
     await site.close()
 
@@ -227,14 +227,14 @@ async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
     """A trial whose lease expired unnoticed gets a full one when its launch resumes, and keeps its slot."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    await site.optimizer.next_trial("j", "launch")
+    await site.training.register(site_draft())
+    await site.training.next_trial("j", "launch")
     started = site.now
     site.now += timedelta(hours=2)
-    back = await site.optimizer.next_trial("j", "launch", resume=True)
+    back = await site.training.next_trial("j", "launch", resume=True)
     assert (back.running, back.start_time) == (True, started)
     assert back.lease_expire_time == site.now + timedelta(hours=1)
-    second = await site.optimizer.next_trial("j", "other")
+    second = await site.training.next_trial("j", "other")
     assert (back.role, second.role) == (PruningGtsRole.EXPLORATION, PruningGtsRole.CONCURRENT)
     await site.close()
 
@@ -243,12 +243,12 @@ async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: 
     """A resumed exploration takes the slot from one whose lease has expired."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    first = await site.optimizer.next_trial("j", "launch")
-    await site.optimizer.end_trial(first.key, EndReason.PREEMPTED)
-    await site.optimizer.next_trial("j", "other")
+    await site.training.register(site_draft())
+    first = await site.training.next_trial("j", "launch")
+    await site.training.end_trial(first.key, EndReason.PREEMPTED)
+    await site.training.next_trial("j", "other")
     site.now += timedelta(hours=2)
-    back = await site.optimizer.next_trial("j", "launch", resume=True)
+    back = await site.training.next_trial("j", "launch", resume=True)
     assert (back.number, back.role) == (1, PruningGtsRole.EXPLORATION)
     await site.close()
 
@@ -307,15 +307,15 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
     """Leases of three hundred jobs that expire at once end their trials in a few commits."""
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
-        optimizer, administration = Training(store), Administration(store)
+        training, administration = Training(store), Administration(store)
         for number in range(300):
-            await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
-            trial = await optimizer.next_trial(f"j{number}", new_id())
-            await optimizer.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
+            await training.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
+            trial = await training.next_trial(f"j{number}", new_id())
+            await training.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
         seen: list[str] = []
         await writing_connection(store).set_trace_callback(seen.append)
         time += timedelta(seconds=61)
-        await optimizer.expire_leases()
+        await training.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
             lost = (await administration.trial(TrialId(f"j{number}", trial_number=1))).trial.trial
@@ -325,8 +325,8 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "end"),
     [
-        ("UPDATE ON trials", lambda site, key: site.optimizer.end_trial(key, EndReason.ERROR)),
-        ("UPDATE ON trials", lambda site, _: site.optimizer.expire_leases()),
+        ("UPDATE ON trials", lambda site, key: site.training.end_trial(key, EndReason.ERROR)),
+        ("UPDATE ON trials", lambda site, _: site.training.expire_leases()),
         ("DELETE ON jobs", lambda site, _: site.administration.delete_job("j")),
     ],
     ids=["by its trainer", "by its lease", "with its job"],
@@ -337,8 +337,8 @@ async def test_trial_whose_end_was_not_written_is_lost(
     """A trial whose end could not be written loses its lease like any other, without another call for its job."""
     site = Site(tmp_path / "leases.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(site_draft())
+    trial = await site.training.next_trial("j", new_id())
     site.now += timedelta(hours=2)
     with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
         other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
@@ -347,7 +347,7 @@ async def test_trial_whose_end_was_not_written_is_lost(
         other.execute("DROP TRIGGER full")
     for _ in range(2):
         site.now += timedelta(hours=2)
-        await site.optimizer.expire_leases()
+        await site.training.expire_leases()
     lost = (await site.administration.trial(trial.key)).trial.trial
     assert lost.end_reason is EndReason.LOST
     await site.close()
@@ -359,8 +359,8 @@ async def test_failed_commit_costs_no_lease(tmp_path: Path, written: str, then: 
     """Hours after the start, a job whose commit fails is read again, and its trials keep a whole lease."""
     site = Site(tmp_path / "leases.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(site_draft())
+    trial = await site.training.next_trial("j", new_id())
     for epoch in range(1, 5):
         site.now += timedelta(minutes=30)
         await report(site, trial.key, epoch)
@@ -377,7 +377,7 @@ async def test_failed_commit_costs_no_lease(tmp_path: Path, written: str, then: 
         await asyncio.wait([reading])
     site.now += timedelta(seconds=1)
     await site.administration.job("j")
-    await site.optimizer.expire_leases()
+    await site.training.expire_leases()
     assert (await site.administration.trial(trial.key)).trial.trial.running
     await site.close()
 
@@ -386,13 +386,13 @@ async def test_leases_go_with_their_job(tmp_path: Path) -> None:
     """A deleted job leaves no leases; those of a job that takes its id at that moment stay."""
     site = Site(tmp_path / "leases.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    await site.optimizer.next_trial("j", new_id())
-    successor = (site.optimizer.register(site_draft()), site.optimizer.next_trial("j", new_id()))
+    await site.training.register(site_draft())
+    await site.training.next_trial("j", new_id())
+    successor = (site.training.register(site_draft()), site.training.next_trial("j", new_id()))
     await asyncio.gather(site.administration.delete_job("j"), *successor)
     assert len(site.store._leases) == 1
     site.now += timedelta(hours=2)
-    await site.optimizer.expire_leases()
+    await site.training.expire_leases()
     assert (await site.administration.trial(TrialId("j", trial_number=1))).trial.trial.end_reason is EndReason.LOST
     await site.administration.delete_job("j")
     assert not site.store._leases

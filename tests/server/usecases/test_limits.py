@@ -196,10 +196,10 @@ async def test_jobs_per_prefix_without_tokens(tmp_path: Path) -> None:
     """Of callers that may access every job, the limit counts the jobs whose ids start with the new one's prefix."""
     site = Site(tmp_path / "store.db", max_jobs_per_prefix=1)
     await site.open()
-    await site.optimizer.register(site_draft())
+    await site.training.register(site_draft())
     with pytest.raises(TooManyJobsError):
-        await site.optimizer.register(site_draft("j-2"))
-    await site.optimizer.register(site_draft("k", job_id_prefix="k"))
+        await site.training.register(site_draft("j-2"))
+    await site.training.register(site_draft("k", job_id_prefix="k"))
     await site.close()
 
 
@@ -207,16 +207,16 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     """Other calls are answered while hundreds of trials are compared with a bound that has fallen."""
     site = Site(tmp_path / "store.db", max_running_trials=0)
     await site.open()
-    await site.optimizer.register(site_draft(policy="gts", batch_sizes=(8, 16)))
-    await site.optimizer.register(site_draft("j-other", policy="gts"))
-    other = await site.optimizer.next_trial("j-other", new_id())
-    trials = [await site.optimizer.next_trial("j", new_id()) for _ in range(400)]
+    await site.training.register(site_draft(policy="gts", batch_sizes=(8, 16)))
+    await site.training.register(site_draft("j-other", policy="gts"))
+    other = await site.training.next_trial("j-other", new_id())
+    trials = [await site.training.next_trial("j", new_id()) for _ in range(400)]
     # Trials of the best known batch size are not stopped.
     cheap = next(trial.key for trial in trials if trial.batch_size == 8)
     expensive = [trial.key for trial in trials if trial.batch_size == 16]
     for key in expensive:
-        await site.optimizer.report(Report(key, 1, 1.0, 1000.0, 0.1))
-    stopping = asyncio.create_task(site.optimizer.report(Report(cheap, 1, 1.0, 1.0, 0.95)))
+        await site.training.report(Report(key, 1, 1.0, 1000.0, 0.1))
+    stopping = asyncio.create_task(site.training.report(Report(cheap, 1, 1.0, 1.0, 0.95)))
     compared: list[int] = [0]
 
     def counted(*args: Any) -> Verdict:
@@ -226,7 +226,7 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(lifecycle, "judge", counted)
     while not stopping.done():
         await asyncio.sleep(0)
-        await site.optimizer.heartbeat(other.key)
+        await site.training.heartbeat(other.key)
         compared.append(0)
     assert (await stopping).converged
     assert sum(compared) >= len(expensive)
@@ -241,8 +241,8 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
     """Hundreds of trainers of one job wait for their stop: the start of another trial costs them nothing."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(site_draft())
-    waiting = (await site.optimizer.next_trial("j", new_id())).key
+    await site.training.register(site_draft())
+    waiting = (await site.training.next_trial("j", new_id())).key
     looked: list[TrialId] = []
 
     async def counted(tx: Transaction, key: TrialId) -> tuple[Job, Trial]:
@@ -250,9 +250,9 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
         return await find_trial(tx, key)
 
     monkeypatch.setattr(training, "find_trial", counted)
-    stop = asyncio.create_task(site.optimizer.wait_for_stop(waiting))
+    stop = asyncio.create_task(site.training.wait_for_stop(waiting))
     for _ in range(5):
-        await site.optimizer.next_trial("j", new_id())
+        await site.training.next_trial("j", new_id())
     await site.administration.delete_job("j")
     assert (await stop).stop_train
     assert looked == [waiting] * 2, "when it began to wait, and at its end"
@@ -454,10 +454,10 @@ async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pyte
     """Other calls are answered while thousands of epochs are read and converted; all of them are in the answer."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(site_draft(max_epochs=5_000))
-    shown = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(site_draft(max_epochs=5_000))
+    shown = await site.training.next_trial("j", new_id())
     for epoch in range(1, 3_501):
-        await site.optimizer.report(Report(shown.key, epoch, float(epoch), 0.01 * epoch, 0.1))
+        await site.training.report(Report(shown.key, epoch, float(epoch), 0.01 * epoch, 0.1))
     pieces = {read_measurement: [0], answers.message: [0]}
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,8 +14,8 @@ async def test_epochs_are_at_least_as_new_as_the_trial_read_before(tmp_path: Pat
     """Measurements that are read after a trial, while it reports, include the epoch that the trial has shown."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(draft(max_epochs=1000))
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft(max_epochs=1000))
+    trial = await site.training.next_trial("j", new_id())
 
     async def look() -> None:
         last = (await site.administration.trial(trial.key)).trial.trial.last

@@ -181,12 +181,12 @@ async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
     """A trial whose lease has expired no longer profiles, even before it is lost."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
-        optimizer, limits = Training(store), PowerLimitProfiler(store)
-        await optimizer.register(draft(batch_sizes=(8,), default_batch_size=8, trial_lease_seconds=300.0))
-        first, second = [(await optimizer.next_trial("j", name)).key for name in ("first", "second")]
+        training, limits = Training(store), PowerLimitProfiler(store)
+        await training.register(draft(batch_sizes=(8,), default_batch_size=8, trial_lease_seconds=300.0))
+        first, second = [(await training.next_trial("j", name)).key for name in ("first", "second")]
         assert (await limits.acquire(first)).action is PowerAction.PROFILE
         now += timedelta(seconds=200)
-        await optimizer.heartbeat(second)
+        await training.heartbeat(second)
         assert (await limits.acquire(second)).action is PowerAction.WAIT
         now += timedelta(seconds=100)
         assert (await limits.acquire(second)).action is PowerAction.PROFILE
@@ -207,8 +207,8 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
     monkeypatch.setitem(POLICIES, "gts", Rebuilding())
     site = Site(tmp_path / "w.db")
     await site.open()
-    await site.optimizer.register(draft(policy="gts", batch_sizes=(8, 16), trial_lease_seconds=0.0))
-    trials = [await site.optimizer.next_trial("j", new_id()) for _ in range(8)]
+    await site.training.register(draft(policy="gts", batch_sizes=(8, 16), trial_lease_seconds=0.0))
+    trials = [await site.training.next_trial("j", new_id()) for _ in range(8)]
     by_size = {trial.batch_size: trial.key for trial in trials}
     profiler = PowerLimitProfiler(site.store)
     assert await profiler.report(by_size[8], [PowerSample(225.0, 1.0, 90.0, 10)]) == 225

@@ -53,7 +53,7 @@ class Site:
         self.url = f"sqlite:///{path}"
         self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
         self.store: SqliteStore
-        self.optimizer: Training
+        self.training: Training
         self.control: Control
         self.importer: Importer
 
@@ -62,7 +62,7 @@ class Site:
         """The database, open."""
         async with open_sqlite(self.url, lambda: self.now) as store:
             self.store = store
-            self.optimizer, self.control = Training(store), Control(store)
+            self.training, self.control = Training(store), Control(store)
             self.importer = Importer(store)
             yield self
 
@@ -81,15 +81,15 @@ class Site:
             "trial_lease_seconds": _LEASE,
             "gpu": _GPU,
         }
-        return (await self.optimizer.register(draft | fields))[0]
+        return (await self.training.register(draft | fields))[0]
 
     async def next(self, launch_id: str | None = None) -> Trial:
         """The next trial."""
-        return await self.optimizer.next_trial("j", launch_id or new_id())
+        return await self.training.next_trial("j", launch_id or new_id())
 
     async def finish(self, trial: Trial, cost: float, metric: float = 0.95) -> None:
         """Reports the last epoch."""
-        await self.optimizer.report(Report(trial.key, 5, 1.0, cost, metric))
+        await self.training.report(Report(trial.key, 5, 1.0, cost, metric))
 
     async def import_trial(self, launch_id: str, batch_size: int, metric: float, epochs: int = 3) -> None:
         """A trial that ran without the server."""
@@ -115,7 +115,7 @@ class Site:
     async def lose_silent_trials(self) -> None:
         """Lets every lease run out."""
         self.now += timedelta(seconds=2 * _LEASE)
-        await self.optimizer.expire_leases()
+        await self.training.expire_leases()
 
 
 async def drive(site: Site, seed: int, launches: int) -> None:
@@ -133,19 +133,19 @@ async def drive(site: Site, seed: int, launches: int) -> None:
             trial, epoch = running.pop(rng.choice(list(running)))
             metric = 0.95 if rng.random() < 0.4 else 0.1
             spent = (epoch + 1) * (10 + abs(trial.batch_size - 32)) * rng.uniform(0.9, 1.1) + epoch
-            decision = await site.optimizer.report(Report(trial.key, epoch + 1, spent, spent, metric))
+            decision = await site.training.report(Report(trial.key, epoch + 1, spent, spent, metric))
             if not decision.stop_train:
                 running[trial.number] = trial, epoch + 1
         elif running and action < 0.92:
             trial, _ = running.pop(rng.choice(list(running)))
-            await site.optimizer.end_trial(trial.key, rng.choice(_REASONS))
+            await site.training.end_trial(trial.key, rng.choice(_REASONS))
             silent.append(trial)
         elif action < 0.95:
             silent += [trial for trial, _ in running.values()]
             running.clear()
             await site.lose_silent_trials()
         elif silent and action < 0.97:
-            await site.optimizer.heartbeat(rng.choice(silent).key)
+            await site.training.heartbeat(rng.choice(silent).key)
         elif action < 0.98:
             await site.import_trial(f"i{seed}.{number}", rng.choice((8, 16, 64)), rng.choice((0.95, 0.1)))
         else:
@@ -205,7 +205,7 @@ def test_change_without_effect_writes_nothing(tmp_path: Path, change: Callable[[
             await site.register()
             for _ in range(3):
                 trial = await site.next()
-                await site.optimizer.end_trial(trial.key, EndReason.ERROR)
+                await site.training.end_trial(trial.key, EndReason.ERROR)
             await change(site.control)
             before = await site.job()
             assert await change(site.control) is before
@@ -333,7 +333,7 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
     async def run() -> None:
         site = Site(tmp_path / "w.db")
         async with site.opened():
-            await site.optimizer.register(
+            await site.training.register(
                 {
                     "job_id": "p",
                     "job_id_prefix": "p",
@@ -344,8 +344,8 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
                     "gpu": _GPU,
                 }
             )
-            trial = await site.optimizer.next_trial("p", new_id())
-            await site.optimizer.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
+            trial = await site.training.next_trial("p", new_id())
+            await site.training.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
             job = await site.register(prior_job_ids=("p",))
             before = job.search
             assert "8" in job.first_notes

@@ -536,7 +536,7 @@ async def test_registration_takes_one_transaction(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(site.store, "transaction", counted)
     without = {name: value for name, value in draft("j2").items() if name not in {"policy", *PARAMETERS["pruning_gts"]}}
     for fields in (draft("j1"), draft("j1"), without, without):
-        await site.optimizer.register(fields)
+        await site.training.register(fields)
     assert opened == ["j1", "j1", "j2", "j2"]
     await site.close()
 

@@ -36,9 +36,9 @@ async def test_use_case_runs_again_after_conflicts(tmp_path: Path) -> None:
     await site.open()
     site.store.observer = published
     rival = Rival(site.store, 3)
-    assert (await site.optimizer.register(draft()))[1]
+    assert (await site.training.register(draft()))[1]
     rival.conflicts = 1
-    trial = await site.optimizer.next_trial("j", "launch")
+    trial = await site.training.next_trial("j", "launch")
     rival.conflicts = 2
     await report(site, trial.key, 1)
     assert rival.met == 6
@@ -54,10 +54,10 @@ async def test_calls_that_share_a_conflict_run_again(tmp_path: Path) -> None:
     """Each trial of a group that met a conflict has a number of its own, without gaps."""
     site, published = Site(tmp_path / "store.db"), Published()
     await site.open()
-    await site.optimizer.register(draft(policy="gts"))
+    await site.training.register(draft(policy="gts"))
     site.store.observer = published
     rival = Rival(site.store, 2)
-    found = await asyncio.gather(*(site.optimizer.next_trial("j", f"launch {number}") for number in range(8)))
+    found = await asyncio.gather(*(site.training.next_trial("j", f"launch {number}") for number in range(8)))
     assert rival.met == 2
     assert sorted(trial.number for trial in found) == list(range(1, 9))
     assert published.kinds == [TrialDispatched] * 8
@@ -72,14 +72,14 @@ async def test_conflicts_without_end_are_reported(
     monkeypatch.setattr(random, "random", lambda: 0.0)
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(draft())
-    trial = await site.optimizer.next_trial("j", new_id())
+    await site.training.register(draft())
+    trial = await site.training.next_trial("j", new_id())
     rival = Rival(site.store, conflicts)
     if ends:
-        await site.optimizer.end_trial(trial.key, EndReason.ERROR)
+        await site.training.end_trial(trial.key, EndReason.ERROR)
     else:
         with pytest.raises(StorageUnavailableError):
-            await site.optimizer.end_trial(trial.key, EndReason.ERROR)
+            await site.training.end_trial(trial.key, EndReason.ERROR)
     assert rival.met == conflicts
     await site.open()
     status = TrialStatus.FAILED if ends else TrialStatus.RUNNING
@@ -91,7 +91,7 @@ async def test_refusals_are_not_repeated(tmp_path: Path) -> None:
     """Only conflicts let a use case run again; every other error reaches the caller."""
     site = Site(tmp_path / "store.db")
     await site.open()
-    await site.optimizer.register(draft())
+    await site.training.register(draft())
     with pytest.raises(JobDiffersError):
-        await site.optimizer.register(draft(max_epochs=11))
+        await site.training.register(draft(max_epochs=11))
     await site.close()

@@ -404,11 +404,11 @@ async def test_page_of_buckets_or_profiles_is_cut_by_its_size(tmp_path: Path, mo
     monkeypatch.setattr(paging, "PAGE_BYTES", 300)
     site = Site(tmp_path / "site.db")
     await site.open()
-    await site.optimizer.register(draft())
+    await site.training.register(draft())
     control, profiler = Control(site.store), PowerLimitProfiler(site.store)
     for number in range(9):
         await control.pin("j", (8, 16, 32)[number % 3])
-        trial = await site.optimizer.next_trial("j", new_id())
+        trial = await site.training.next_trial("j", new_id())
         await profiler.report(trial.key, [PowerSample(100.0 + watts, 1.0, 100.0, 10) for watts in range(9)])
         await report(site, trial.key, 1, 0.99)
     reader = service.JobReaderService(
@@ -750,11 +750,11 @@ async def test_old_events_are_deleted(tmp_path: Path) -> None:
     """With a limit of days, events older than that are deleted, and newer ones stay."""
     site = Site(tmp_path / "site.db", keep_events_days=2.0)
     await site.open()
-    await site.optimizer.register(draft(job_id="j-old"))
+    await site.training.register(draft(job_id="j-old"))
     site.now += timedelta(days=1.5)
-    await site.optimizer.register(draft(job_id="j-new"))
+    await site.training.register(draft(job_id="j-new"))
     site.now += timedelta(days=1)
-    await site.optimizer.prune()
+    await site.training.prune()
     left = await site.administration.history(HistoryList(), (), 10)
     assert [each.entry.job_id for each in left] == ["j-new"]
     await site.close()
