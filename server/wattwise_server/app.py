@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+import grpc
 from wattwise import v1
 
 from wattwise_server.clock import steady_clock
@@ -83,20 +84,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             _opened(config.database, watch.observer, stop) as store,
             guard.rereading(hangup),
         ):
-            clock = store.clock
-            training = Training(store, config.limits)
-            importer = Importer(store, config.limits)
-            administration = Administration(store)
-            power_limits = PowerLimitProfiler(store)
-            trainers = BatchSizeOptimizerService(training, importer, power_limits, streams)
-            v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            control, tokens = Control(store), PageTokens(store.page_token_key)
-            statistics = Statistics(store, config.factors)
-            reader = JobReaderService(administration, statistics, streams, tokens)
-            v1.add_JobReaderServicer_to_server(reader, methods.registry)
-            v1.add_JobControlServicer_to_server(JobControlService(administration, control), methods.registry)
-            info = ServerInfoService(config.factors, start_time=clock())
-            v1.add_ServerInfoServicer_to_server(info, methods.registry)
+            training, statistics = Training(store, config.limits), Statistics(store, config.factors)
+            _add_services(methods.registry, store, config, streams=streams, training=training, statistics=statistics)
             sweep_seconds = _SHARED_SWEEP_SECONDS if store.shared else _SWEEP_SECONDS
             sweeping = repeating(training.expire_leases, sweep_seconds, "expire leases")
             pruning = repeating(training.prune, _PRUNE_SECONDS, "delete old measurements")
@@ -115,6 +104,25 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
                 await stop.wait()
                 log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")
     log_event(log, logging.INFO, "stopped")
+
+
+def _add_services(
+    registry: grpc.aio.Server,
+    store: Store,
+    config: Config,
+    *,
+    streams: StreamLimit,
+    training: Training,
+    statistics: Statistics,
+) -> None:
+    """Adds the services of Wattwise."""
+    administration = Administration(store)
+    trainers = BatchSizeOptimizerService(training, Importer(store, config.limits), PowerLimitProfiler(store), streams)
+    reader = JobReaderService(administration, statistics, streams, PageTokens(store.page_token_key))
+    v1.add_BatchSizeOptimizerServicer_to_server(trainers, registry)
+    v1.add_JobReaderServicer_to_server(reader, registry)
+    v1.add_JobControlServicer_to_server(JobControlService(administration, Control(store)), registry)
+    v1.add_ServerInfoServicer_to_server(ServerInfoService(config.factors, start_time=store.clock()), registry)
 
 
 @contextlib.asynccontextmanager

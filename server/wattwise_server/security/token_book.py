@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from wattwise_server.errors import StartError, UnauthenticatedError
 from wattwise_server.observability.logs import log_event
@@ -20,7 +20,15 @@ _ADVICE = (
     "send one in the metadata 'authorization: Bearer TOKEN'; the clients take it from WATTWISE_TOKEN or from the file "
     "WATTWISE_TOKEN_FILE"
 )
-_FileState: TypeAlias = tuple[int, ...]
+
+
+class _FileState(NamedTuple):
+    """What changes when a file changes."""
+
+    mtime_ns: int
+    size: int
+    inode: int
+    mode: int
 
 
 class TokenBook:
@@ -95,7 +103,7 @@ class TokenBook:
                 file=self._path,
                 message="every call is refused: create a token with wattwise token create",
             )
-        if self._seen and stat.S_IMODE(self._seen[-1]) & (stat.S_IWGRP | stat.S_IWOTH):
+        if self._seen and stat.S_IMODE(self._seen.mode) & (stat.S_IWGRP | stat.S_IWOTH):
             log_event(
                 log,
                 logging.WARNING,
@@ -112,10 +120,10 @@ def _check_time(token: Token) -> None:
         raise UnauthenticatedError(f"{token} expired at {token.expires:%Y-%m-%d %H:%M} UTC; ask for another one")
 
 
-def _file_state(path: Path) -> _FileState:
-    """What changes when the file changes; empty if there is no file."""
+def _file_state(path: Path) -> _FileState | None:
+    """The state of a file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+        return None
+    return _FileState(found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)

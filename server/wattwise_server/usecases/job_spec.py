@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from wattwise_server.domain import PARAMETERS, GpuGroup, Job, JobSpec, identifier_fault
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violation
@@ -131,14 +131,31 @@ def check_identical(job: Job, draft: JobDraft) -> None:
     if differing and job.registered is not None and draft.get("policy") == job.spec.policy:
         # Every parameter that is set has the value that is in force.
         in_force = ((name, getattr(job.spec, name), draft[name]) for name in PARAMETERS if name in draft)
-        changed = [(name, old, new) for name, old, new in in_force if old != new]
+        changed = [_Difference(name, old, new) for name, old, new in in_force if old != new]
         differing = [*_differences(job, draft, requested), *changed]
     if differing:
-        policy = requested.policy
-        raise JobDiffersError(registered.job_id, [_violation(*each, policy) for each in differing])
+        raise JobDiffersError(registered.job_id, [each.violation(requested.policy) for each in differing])
 
 
-_Difference: TypeAlias = tuple[str, object, object]
+class _Difference(NamedTuple):
+    """A field whose registered value is not the requested one."""
+
+    name: str
+    registered: object
+    requested: object
+
+    def violation(self, policy: str) -> Violation:
+        """The difference, for the client; the policy is the requested one."""
+        path, values = path_of(self.name, policy), (self.registered, self.requested)
+        if self.name == "beta_knob" and None in values:
+            path = "early_stopping"
+            texts = ["off" if beta is None else f"cost_bound with beta_knob {beta}" for beta in values]
+        elif self.name == "higher_is_better":
+            texts = [f"DIRECTION_{'HIGHER' if higher else 'LOWER'}_IS_BETTER" for higher in values]
+        else:
+            texts = [_brief(value) for value in values]
+        registered, requested = texts
+        return Violation(f"job.{path}", f"registered {registered}, requested {requested}")
 
 
 def _differences(job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
@@ -151,14 +168,14 @@ def _differences(job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Dif
         if field.name == "gpu":
             yield from _gpu_differences(old, new)
         elif old != new:
-            yield field.name, old, new
+            yield _Difference(field.name, old, new)
 
 
 def _gpu_differences(old: GpuGroup, new: GpuGroup) -> Iterator[_Difference]:
     for field in fields(GpuGroup):
-        pair = getattr(old, field.name), getattr(new, field.name)
-        if pair[0] != pair[1]:
-            yield (f"gpus[0].{field.name}", *pair)
+        registered, requested = getattr(old, field.name), getattr(new, field.name)
+        if registered != requested:
+            yield _Difference(f"gpus[0].{field.name}", registered, requested)
 
 
 def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
@@ -166,27 +183,17 @@ def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requeste
     if "policy" not in draft:
         return
     if requested.policy != registered.policy:
-        yield "policy", registered.policy, requested.policy
+        yield _Difference("policy", registered.policy, requested.policy)
         return
     for name in PARAMETERS:
         old, new = getattr(registered, name), getattr(requested, name)
         if old != new and not _is_default(name, job, draft):
-            yield name, old, new
+            yield _Difference(name, old, new)
 
 
 def _is_default(name: str, job: Job, draft: JobDraft) -> bool:
     """Whether a field is left to the server, and the registered value was the default at the time."""
     return name in DEFAULTS and name not in draft and name not in job.set_fields
-
-
-def _violation(name: str, old: object, new: object, policy: str) -> Violation:
-    path = path_of(name, policy)
-    if name == "beta_knob" and None in (old, new):
-        path = "early_stopping"
-        old, new = ("off" if beta is None else f"cost_bound with beta_knob {beta}" for beta in (old, new))
-    if name == "higher_is_better":
-        old, new = (f"DIRECTION_{'HIGHER' if higher else 'LOWER'}_IS_BETTER" for higher in (old, new))
-    return Violation(f"job.{path}", f"registered {_brief(old)}, requested {_brief(new)}")
 
 
 def _brief(value: object) -> str:

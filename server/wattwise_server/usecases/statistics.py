@@ -11,37 +11,16 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from wattwise_server.config import Factors
-from wattwise_server.domain import (
-    Activity,
-    Job,
-    ListedJob,
-    Moments,
-    Quantities,
-    SavingsVerdict,
-    Totals,
-    TrialOrigin,
-    Usage,
-    batch_size_in_use,
-)
+from wattwise_server.domain import Activity, Job, ListedJob, Moments, SavingsVerdict, Totals, TrialOrigin, Usage
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.policy.savings import (
-    CONFIDENCE,
-    EXPLORING_LAUNCHES,
-    LEAST_RUNS,
-    Baseline,
-    Delivered,
-    SavingsEstimate,
-    advice,
-    estimate,
-    total_verdict,
-)
+from wattwise_server.policy.savings import Baseline, SavingsEstimate, advice
 from wattwise_server.store.base import (
     Bucket,
     Day,
@@ -49,13 +28,21 @@ from wattwise_server.store.base import (
     JobOrder,
     JobPlace,
     JobVersion,
-    Prices,
     Spent,
     Store,
     TrialGroup,
 )
 from wattwise_server.usecases.changes import compared_from
 from wattwise_server.usecases.finding import find_job
+from wattwise_server.usecases.job_savings import (
+    Pricing,
+    Savings,
+    TotalEstimate,
+    job_savings,
+    num_deliveries_of,
+    total_savings,
+    usage_of,
+)
 from wattwise_server.usecases.job_view import JobView, PowerProfile, listed_job_view, profiled_limit
 
 Answer = TypeVar("Answer")
@@ -82,29 +69,6 @@ OTHER = "other"
 """Stands for all jobs whose totals are not named, a job with this id among them."""
 
 
-class _Quantity(NamedTuple):
-    """What is known of one quantity of a group of trials.
-
-    Attributes:
-        spent: What the trials took together.
-        logs: The moments of its logarithm.
-        num_without: The trials of which it was not measured.
-    """
-
-    spent: Callable[[TrialGroup], float]
-    logs: Callable[[TrialGroup], Moments]
-    num_without: Callable[[TrialGroup], int]
-
-
-_COST = _Quantity(attrgetter("usage.cost"), attrgetter("logs.cost"), attrgetter("num_without_cost"))
-_ENERGY = _Quantity(
-    lambda group: group.usage.energy_joules or 0.0, attrgetter("logs.energy"), attrgetter("num_without_energy")
-)
-_TIME = _Quantity(attrgetter("usage.time_seconds"), attrgetter("logs.time"), lambda _group: 0)
-_MONEY = _Quantity(attrgetter("money"), attrgetter("logs.money"), lambda _group: 0)
-"""See `_measured_money` for trials without measured energy."""
-
-
 class TrialStatistics(NamedTuple):
     """Trials of one batch size and origin."""
 
@@ -121,54 +85,6 @@ class TrialStatistics(NamedTuple):
     mean_epochs: float | None
     least_epochs: int | None
     most_epochs: int | None
-
-
-class TotalEstimate(NamedTuple):
-    """What several jobs have saved of one quantity together: the attributes of a SavingsEstimate that have a sum."""
-
-    verdict: SavingsVerdict
-    measured_spent: float | None
-    saved: float | None
-    at_least: float | None
-    lost: float | None
-    confidence: float = CONFIDENCE
-    in_use: None = None
-    with_default: None = None
-    default_mean: None = None
-    baselines_to_settle: None = None
-    launches_to_settle: None = None
-
-
-Estimate = TypeVar("Estimate", SavingsEstimate, TotalEstimate)
-
-
-@dataclass(frozen=True)
-class Savings(Generic[Estimate]):
-    """What a job, or several together, have saved. The carbon is in grams."""
-
-    cost: Estimate
-    energy: Estimate
-    time: Estimate
-    money: Estimate | None
-    carbon: Estimate | None
-    num_deliveries: int
-    num_baseline_trials: int = 0
-    newest_baseline_time: datetime | None = None
-    compared_from_trial: int | None = None
-    batch_size_in_use: int | None = None
-    num_in_use_trials: int = 0
-    min_baseline_trials: int = LEAST_RUNS
-    num_exploring_launches: int = EXPLORING_LAUNCHES
-
-    def quantities(self, figure: Callable[[Estimate], float | None]) -> Quantities:
-        """A figure of each quantity."""
-        return Quantities(
-            time_seconds=figure(self.time),
-            energy_joules=figure(self.energy),
-            cost=figure(self.cost),
-            money=None if self.money is None else figure(self.money),
-            carbon_grams=None if self.carbon is None else figure(self.carbon),
-        )
 
 
 class JobSummary(NamedTuple):
@@ -313,14 +229,14 @@ _deciding = attrgetter("key", "num_events", "reset_after", "excluded", "policy")
 class Statistics:
     """Every method may raise `StorageUnavailableError`.
 
-    Attributes:
+    Args:
+        store: The store.
         factors: The operator's prices and carbon intensity.
     """
 
     def __init__(self, store: Store, factors: Factors) -> None:
         self._store = store
-        self.factors = factors
-        self._prices = Prices(*factors.prices)
+        self._pricing = Pricing(factors)
         # The sums of ended trials.
         self._known: OrderedDict[int, _Kept[_Ended]] = OrderedDict()
         # The totals of those of these jobs that have no running trial.
@@ -335,11 +251,11 @@ class Statistics:
             JobNotFoundError: there is no such job.
         """
         job, version, ended, groups, compared_from = await self._read(job_id)
-        savings = self._savings(version, groups, compared_from)
+        savings = job_savings(self._pricing, version, groups, compared_from)
         return JobStatistics(
             self._by_batch_size(groups, version.num_gpus),
-            _num_deliveries(groups),
-            self._spent(groups, version.num_gpus),
+            num_deliveries_of(groups),
+            self._pricing.spent(groups, version.num_gpus),
             savings,
             sum(number > job.reset_after for number in version.excluded),
             self._months(await self._days(version, ended), version.num_gpus),
@@ -366,7 +282,7 @@ class Statistics:
             width = max(1, -(-(job.num_trials - job.reset_after) // max_ranges))
             division = Division(job.reset_after + 1, width)
         first, width = division.first, division.width
-        baseline = self._savings(version, groups, compared_from).cost.baseline
+        baseline = job_savings(self._pricing, version, groups, compared_from).cost.baseline
         found = await self._of_ended(version, self._store.reads.buckets, *division, with_excluded=with_excluded)
         spent = await self._of_ended(version, self._store.reads.spent, *division, compared_from)
 
@@ -444,16 +360,16 @@ class Statistics:
                 groups = [*of_job.groups, *running.get(job.key, ())]
                 found[job.key] = JobSummary(
                     job.activity or Activity(0, None, needs_attention=False),
-                    _num_deliveries(groups),
-                    self._spent(groups, version.num_gpus),
-                    self._savings(version, groups, of_job.compared_from),
+                    num_deliveries_of(groups),
+                    self._pricing.spent(groups, version.num_gpus),
+                    job_savings(self._pricing, version, groups, of_job.compared_from),
                 )
         return found
 
     async def totals(self, prefix: str) -> TotalsView:
         """The totals of all jobs whose ids start with a prefix."""
         totals = await self._together((await self._by_job(prefix)).values())
-        return TotalsView(totals, _total_savings(totals))
+        return TotalsView(totals, total_savings(totals))
 
     async def named_totals(self, num_named: int) -> tuple[Totals, Mapping[str, Totals]]:
         """The totals of all jobs, and those of the most recently active ones by id; the rest are together under OTHER.
@@ -508,7 +424,7 @@ class Statistics:
 
     async def _together(self, totals: Iterable[Totals]) -> Totals:
         """The totals of several jobs together."""
-        total = Totals(spent=self._priced(Usage(), 0))
+        total = Totals(spent=self._pricing.priced(Usage(), 0))
         for place, each in enumerate(totals):
             if place % _JOBS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
@@ -517,7 +433,7 @@ class Statistics:
 
     def _of_job(self, version: JobVersion, ended: _Ended, running: Sequence[TrialGroup]) -> Totals:
         groups = [*ended.groups, *running]
-        savings = self._savings(version, groups, ended.compared_from)
+        savings = job_savings(self._pricing, version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
         decided = [group for group in own if not group.running and not group.delivered]
         num_undecided = sum(group.num_undecided for group in decided)
@@ -526,10 +442,10 @@ class Statistics:
         return Totals(
             num_jobs=1,
             num_running_trials=sum(group.num_trials for group in own if group.running),
-            num_deliveries=_num_deliveries(groups),
+            num_deliveries=num_deliveries_of(groups),
             num_missed=sum(group.num_trials for group in decided) - num_undecided,
             num_undecided=num_undecided,
-            spent=self._spent(own, version.num_gpus),
+            spent=self._pricing.spent(own, version.num_gpus),
             saved=savings.quantities(lambda claim: claim.saved),
             num_jobs_with_savings=int(savings.cost.saved is not None),
             saved_at_least=savings.quantities(lambda claim: claim.at_least),
@@ -553,7 +469,7 @@ class Statistics:
         if stale:
             keys = [version.key for version in stale]
             splits = await self._compared_from(keys)
-            groups = await self._store.reads.trial_groups(keys, self._prices, splits)
+            groups = await self._store.reads.trial_groups(keys, self._pricing.prices, splits)
             for version in stale:
                 found[version.key] = _Ended(groups.get(version.key, ()), splits.get(version.key, 0))
                 self._known[version.key] = _Kept(version, found[version.key])
@@ -608,76 +524,6 @@ class Statistics:
         least, first = savings.cost.baseline.least, savings.compared_from_trial or 0
         return await self._of_ended(version, self._store.reads.break_even, least, first)
 
-    def _savings(
-        self, version: JobVersion, every: Sequence[TrialGroup], compared_from: int
-    ) -> Savings[SavingsEstimate]:
-        default = version.default_batch_size
-        in_use = batch_size_in_use(
-            pinned=version.pinned,
-            best_known=version.best_known,
-            default=default,
-            available=version.available,
-            failing=version.failing,
-        )
-        groups = [group for group in every if group.first_trial >= compared_from]
-        # What doubtful deliveries cost is spent; whether they delivered a model is unknown.
-        delivered = [group for group in groups if group.delivered and not group.doubtful]
-        spent = self._spent(groups, version.num_gpus)
-        running = self._spent((group for group in groups if group.running), version.num_gpus)
-        num_deliveries = _num_deliveries(delivered)
-        of_default = [group for group in delivered if group.batch_size == default]
-        launches = sum(group.num_trials for group in every if group.own and not group.running)
-        num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
-
-        def model(batch_size: int | None, quantity: _Quantity) -> float | None:
-            """What a model takes: what all ended trials of a batch size took, by its deliveries."""
-            ended = [group for group in groups if group.batch_size == batch_size and not group.running]
-            number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
-            return sum(map(quantity.spent, ended)) / number if number else None
-
-        def saved(quantity: _Quantity, value: float, unfinished: float) -> SavingsEstimate:
-            return estimate(
-                _delivered(delivered, quantity),
-                default_batch_size=default,
-                deliveries=num_deliveries,
-                spent=value,
-                launches=launches,
-                in_use=model(in_use, quantity),
-                with_default=model(default, quantity),
-                # Sums of floats: the part may exceed the whole by a rounding.
-                running=min(unfinished, value),
-            )
-
-        joules = spent.energy_joules
-        energy = replace(saved(_ENERGY, joules or 0.0, running.energy_joules or 0.0), measured=joules is not None)
-        money = None if spent.money is None else saved(_MONEY, spent.money, running.money or 0.0)
-        if money is not None and self._prices.joule:
-            money = _measured_money(money, energy)
-        grams = self.factors.grams_per_joule
-        return Savings(
-            cost=saved(_COST, spent.cost, running.cost),
-            energy=energy,
-            time=saved(_TIME, spent.time_seconds, running.time_seconds),
-            money=money,
-            carbon=energy.times(grams) if grams is not None and energy.measured else None,
-            num_deliveries=num_deliveries,
-            num_baseline_trials=sum(group.num_trials for group in of_default),
-            newest_baseline_time=max((group.newest_end for group in of_default if group.newest_end), default=None),
-            compared_from_trial=compared_from or None,
-            batch_size_in_use=in_use,
-            num_in_use_trials=num_in_use,
-        )
-
-    def _spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Usage:
-        return self._priced(_usage(group for group in groups if group.own), num_gpus)
-
-    def _priced(self, usage: Usage, num_gpus: int) -> Usage:
-        joules, per_joule, money = usage.energy_joules, self.factors.grams_per_joule, None
-        if self.factors.has_prices:
-            money = self._prices.joule * (joules or 0.0) + self._prices.gpu_second * num_gpus * usage.time_seconds
-        carbon = None if per_joule is None or joules is None else per_joule * joules
-        return usage._replace(money=money, carbon_grams=carbon)
-
     async def _days(self, version: JobVersion, ended: Sequence[TrialGroup]) -> Sequence[Day]:
         """The days of the months that a trend shows."""
         newest = max((group.newest_end for group in ended if group.newest_end), default=None)
@@ -700,7 +546,7 @@ class Statistics:
                     start,
                     sum(day.num_trials for day in of_month),
                     sum(day.num_deliveries for day in of_month),
-                    self._priced(usage, num_gpus),
+                    self._pricing.priced(usage, num_gpus),
                 )
             )
         return found
@@ -729,8 +575,8 @@ class Statistics:
             num_deliveries,
             num_trials - num_running - num_deliveries - num_undecided,
             num_undecided,
-            self._priced(_usage(groups), num_gpus),
-            self._priced(_usage(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
+            self._pricing.priced(usage_of(groups), num_gpus),
+            self._pricing.priced(usage_of(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
             math.sqrt(logs.variance) if logs.count > 1 else None,
             sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None,
             min((group.least_epochs for group in delivered), default=None),
@@ -738,67 +584,8 @@ class Statistics:
         )
 
 
-def _num_deliveries(groups: Iterable[TrialGroup]) -> int:
-    return sum(group.num_trials for group in groups if group.delivered and group.own)
-
-
-def _usage(groups: Iterable[TrialGroup]) -> Usage:
-    total = Usage()
-    for group in groups:
-        total = total.plus(group.usage)
-    return total
-
-
-def _delivered(delivered: Sequence[TrialGroup], quantity: _Quantity) -> Mapping[int, Delivered]:
-    """The deliveries of each batch size, in one quantity."""
-    found: dict[int, Delivered] = {}
-    for group in delivered:
-        known = found.get(group.batch_size, Delivered())
-        count = known.count + group.num_trials
-        found[group.batch_size] = Delivered(
-            count,
-            known.mean + (quantity.spent(group) - known.mean * group.num_trials) / count,
-            known.logs.merge(quantity.logs(group)),
-            known.unmeasured + quantity.num_without(group),
-        )
-    return found
-
-
-def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsEstimate:
-    """The claim about money where energy has a price: without its energy, a trial seems cheaper than it was."""
-    if energy.verdict is SavingsVerdict.NOT_MEASURED:
-        return SavingsEstimate(money.deliveries, money.spent, SavingsVerdict.NOT_MEASURED)
-    if energy.in_use is None:
-        return replace(money, in_use=None, with_default=energy.with_default and money.with_default)
-    return money
-
-
 def _limited(limit: Callable[[float, float], float], value: float | None) -> float | None:
     return None if value is None else limit(0.0, value)
-
-
-def _total_savings(totals: Totals) -> Savings[TotalEstimate]:
-    """What several jobs have saved together; of energy, also if no trial measured any."""
-
-    def total(quantity: str) -> TotalEstimate:
-        value = attrgetter(quantity)
-        at_least = value(totals.saved_at_least)
-        return TotalEstimate(
-            verdict=total_verdict(totals.verdicts, at_least, value(totals.at_most)),
-            measured_spent=value(totals.spent),
-            saved=value(totals.saved),
-            at_least=at_least,
-            lost=value(totals.lost),
-        )
-
-    return Savings(
-        cost=total("cost"),
-        energy=total("energy_joules"),
-        time=total("time_seconds"),
-        money=None if totals.spent.money is None else total("money"),
-        carbon=None if totals.spent.carbon_grams is None else total("carbon_grams"),
-        num_deliveries=totals.num_deliveries,
-    )
 
 
 def _points(
