@@ -937,7 +937,7 @@ class JobEvent(NamedTuple):
     trial: Trial | None = None
 
 
-class HistoryEntry(NamedTuple):
+class RecordedEvent(NamedTuple):
     """Something that happened to a job and that people want to know later.
 
     Attributes:

@@ -76,7 +76,7 @@ class Recorder(Protocol):
     def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
         """Saves the samples of a trial's profile, in place of earlier ones."""
 
-    def add_event(self, event: JobEvent) -> None:
+    def add_search_event(self, event: JobEvent) -> None:
         """Saves an event that the trials do not tell.
 
         A trial tells its dispatch and, once it has ended, its newest end.
@@ -352,7 +352,7 @@ class SearchEventOfBatchSize(BatchSizeChanged):
     number: int = 0
 
     def save(self, rows: Recorder) -> None:
-        rows.add_event(JobEvent(self.number, self.kind, self.batch_size))
+        rows.add_search_event(JobEvent(self.number, self.kind, self.batch_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +613,7 @@ class EpochReported(SearchEventOfTrial):
     def save(self, rows: Recorder) -> None:
         rows.add_measurement(self.trial)
         if self.number:
-            rows.add_event(JobEvent(self.number, self.kind, self.trial.batch_size, self.trial))
+            rows.add_search_event(JobEvent(self.number, self.kind, self.trial.batch_size, self.trial))
 
     @classmethod
     def replayed(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:
@@ -767,8 +767,8 @@ class TrialRevived(SearchEventOfTrial):
 
     def save(self, rows: Recorder) -> None:
         before = self.ended
-        rows.add_event(JobEvent(before.end_event or 0, ended(before).kind, before.batch_size, before))
-        rows.add_event(JobEvent(self.number, self.kind, before.batch_size, before))
+        rows.add_search_event(JobEvent(before.end_event or 0, ended(before).kind, before.batch_size, before))
+        rows.add_search_event(JobEvent(self.number, self.kind, before.batch_size, before))
         rows.save_trial(self.trial)
 
     @classmethod

@@ -43,7 +43,7 @@ _RENAMED: Mapping[type[Message], Mapping[str, str]] = {
         "needs_attention": "activity.needs_attention",
     },
     v1.Measurement: {"power_setting": _LIMIT},
-    v1.Event: {INSIDE: "entry"},
+    v1.Event: {INSIDE: "event"},
     v1.PowerLimit: {INSIDE: "limit", "batch_size": "batch_size", "power_setting": "limit.limit_watts_per_gpu"},
     v1.PowerSample: {"power_setting": _LIMIT},
     v1.ProfiledLimit: {"power_setting": _LIMIT},

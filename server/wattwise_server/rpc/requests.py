@@ -27,7 +27,7 @@ from wattwise_server.domain import (
     identifier_fault,
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
-from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Place, TrialList
+from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.finding import job_id_faults
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
@@ -374,8 +374,8 @@ def first_place(request: v1.ListTrialsRequest) -> Place:
     return (number + 1,) if request.newest_first else (number - 1,)
 
 
-def history_list(request: v1.ListEventsRequest) -> HistoryList:
-    """Which entries of the history a list has.
+def event_list(request: v1.ListEventsRequest) -> EventList:
+    """Which events a list has.
 
     Raises:
         InvalidRequestError: the kind is unknown.
@@ -384,7 +384,7 @@ def history_list(request: v1.ListEventsRequest) -> HistoryList:
     kinds = _choices(request.kinds, v1.EventKind, "kinds", faults)
     if faults:
         raise InvalidRequestError(*faults)
-    return HistoryList(request.job_id or None, request.job_id_prefix, tuple(kinds))
+    return EventList(request.job_id or None, request.job_id_prefix, tuple(kinds))
 
 
 def batch_size(

@@ -216,14 +216,14 @@ class JobReaderService(v1.JobReaderServicer):
         size, after, wanted = together(
             lambda: page_size(request.page_size),
             lambda: self._tokens.place(request),
-            lambda: requests.history_list(request),
+            lambda: requests.event_list(request),
         )
         page = v1.ListEventsResponse()
         end = await fill(
             page.events.append,
             size,
             after,
-            read=partial(self._administration.history, wanted),
+            read=partial(self._administration.events, wanted),
             place_of=attrgetter("place"),
             show=partial(answers.message, v1.Event),
             at_a_time=EVENTS_AT_A_TIME,

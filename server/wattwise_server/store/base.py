@@ -30,7 +30,7 @@ if the clock of a database that several servers share was set back.
 full one, also if the servers were suspended. What is known of the lease of a trial that another server serves may be
 too early, so that `lease_expired` is the way to ask: the commit then fails if the lease was renewed.
 
-**Lists.** `jobs`, `trials` and `history` return durable data, each call as of one moment. A page begins behind the
+**Lists.** `jobs`, `trials` and `events` return durable data, each call as of one moment. A page begins behind the
 place of the last item of the page before.
 """
 
@@ -46,13 +46,13 @@ from wattwise_server.clock import Clock
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     EndReason,
-    HistoryEntry,
     Job,
     JobEvent,
     Measurement,
     MetricSpan,
     Moments,
     PowerSample,
+    RecordedEvent,
     Trial,
     TrialId,
     TrialOrigin,
@@ -132,8 +132,8 @@ class TrialList(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class HistoryList(NamedTuple):
-    """Which entries of the history a list has.
+class EventList(NamedTuple):
+    """Which events a list has.
 
     Attributes:
         job_id: The job; None: any.
@@ -153,11 +153,11 @@ class ListedTrial(NamedTuple):
     trial: Trial
 
 
-class ListedEntry(NamedTuple):
-    """An entry of the history, and its place."""
+class ListedEvent(NamedTuple):
+    """An event of a list, and its place."""
 
     place: Place
-    entry: HistoryEntry
+    event: RecordedEvent
 
 
 class DeliveryLogs(NamedTuple):
@@ -399,8 +399,8 @@ class Transaction(Recorder, Protocol):
     async def samples(self, number: int) -> Sequence[PowerSample]:
         """The samples of a trial's profile by ascending limit; empty if it has none."""
 
-    def add_history(self, entry: HistoryEntry) -> None:
-        """Adds an entry to the history."""
+    def add_event(self, entry: RecordedEvent) -> None:
+        """Adds an event to the history."""
 
     def keep_measurements(self, trial: Trial, newest: int) -> None:
         """Deletes all but a trial's newest measurements, one or more."""
@@ -412,7 +412,7 @@ class Transaction(Recorder, Protocol):
     def num_running(self) -> int:
         """How many trials were running before this block."""
 
-    async def events(self) -> Sequence[JobEvent]:
+    async def search_events(self) -> Sequence[JobEvent]:
         """All events of the job in their order, without what this block has saved."""
 
     def after_commit(self, callback: Callable[[], None]) -> None:
@@ -452,8 +452,8 @@ class Store(Protocol):
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""
 
-    async def forget_history(self, before: datetime) -> None:
-        """Deletes older entries, in small steps."""
+    async def forget_events(self, before: datetime) -> None:
+        """Deletes older events of the history, in small steps."""
 
     async def prune(self, ended_before: datetime) -> None:
         """Deletes measurements of trials that ended before a time, in small steps that delay no other call.

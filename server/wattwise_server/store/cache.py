@@ -27,12 +27,12 @@ from zlib import crc32
 from wattwise_server.clock import Clock
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
-    HistoryEntry,
     Job,
     JobEvent,
     Measurement,
     MetricSpan,
     PowerSample,
+    RecordedEvent,
     Trial,
     TrialId,
 )
@@ -284,9 +284,9 @@ class CachedStore(ABC):
             else:
                 self._cache.move_to_end(job_id)
 
-    async def forget_history(self, before: datetime) -> None:
-        """Deletes old entries of the history."""
-        while await self.reads.has_history(before):
+    async def forget_events(self, before: datetime) -> None:
+        """Deletes old events of the history."""
+        while await self.reads.has_events(before):
             await self._prune_events(PruneEvents(to_micros(before), _EVENTS_AT_ONCE))
             await asyncio.sleep(_FORGET_PAUSE_SECONDS)
 
@@ -404,13 +404,13 @@ class CachedTransaction:
             if job is not None:
                 event.save(self)
             if event.in_history:
-                self.add_history(self._entry(event))
+                self.add_event(self._entry(event))
             if observer.wants_reports or not isinstance(event, EpochReported):
                 self.callbacks.append(observer.prepare(event))
 
-    def _entry(self, event: Event) -> HistoryEntry:
+    def _entry(self, event: Event) -> RecordedEvent:
         job_id, trial_number, batch_size = event.about
-        return HistoryEntry(
+        return RecordedEvent(
             self.store.clock(), event.kind, job_id, event.message, trial_number, batch_size, caller_token()
         )
 
@@ -530,8 +530,8 @@ class CachedTransaction:
         await self.cached.durable()
         return await self.store.reads.samples(self.key, number)
 
-    def add_history(self, entry: HistoryEntry) -> None:
-        """Adds an entry to the history."""
+    def add_event(self, entry: RecordedEvent) -> None:
+        """Adds an event to the history."""
         self.changes.append(changes.add_event(entry))
 
     def add_measurement(self, trial: Trial) -> None:
@@ -549,14 +549,14 @@ class CachedTransaction:
         """Keeps the trial's lease."""
         self.trials[trial.number] = trial
 
-    def add_event(self, event: JobEvent) -> None:
+    def add_search_event(self, event: JobEvent) -> None:
         """Saves an event that the trials do not tell."""
         self.changes.append(changes.add_search_event(self.key, event))
 
-    async def events(self) -> Sequence[JobEvent]:
+    async def search_events(self) -> Sequence[JobEvent]:
         """All events of the job in their order."""
         await self.cached.durable()
-        return await self.store.reads.events(self.job_id, self.key)
+        return await self.store.reads.search_events(self.job_id, self.key)
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once the changes are durable."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
-from wattwise_server.domain import Arm, HistoryEntry, Job, JobEvent, Measurement, PowerLimitState, PowerSample, Trial
+from wattwise_server.domain import Arm, Job, JobEvent, Measurement, PowerLimitState, PowerSample, RecordedEvent, Trial
 from wattwise_server.store.columns import to_micros
 from wattwise_server.store.tables import (
     ARM,
@@ -206,6 +206,6 @@ def add_search_event(key: int, event: JobEvent) -> Put:
     return Put(SEARCH_EVENTS, (key, *JOB_EVENT.write(event)))
 
 
-def add_event(event: HistoryEntry) -> Put:
+def add_event(event: RecordedEvent) -> Put:
     """Saves an event for people."""
     return Put(EVENTS, EVENT.write(event))

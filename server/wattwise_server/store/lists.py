@@ -1,4 +1,4 @@
-"""The SQL of lists: which jobs, trials and entries of the history, in which order, and where a page begins."""
+"""The SQL of lists: which jobs, trials and events, in which order, and where a page begins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wattwise_server.domain import TrialStatus
-from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
+from wattwise_server.store.base import EventList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
 from wattwise_server.store.rows import FAILED
 
 
@@ -289,7 +289,7 @@ def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
     return conditions
 
 
-def history(wanted: HistoryList, after: Place, limit: int, dialect: Dialect) -> Query:
+def events(wanted: EventList, after: Place, limit: int, dialect: Dialect) -> Query:
     """A page of the history, newest first."""
     conditions = _Conditions()
     if wanted.job_id is not None:

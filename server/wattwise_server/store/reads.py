@@ -29,11 +29,11 @@ from wattwise_server.store import aggregates, lists
 from wattwise_server.store.base import (
     Bucket,
     Day,
-    HistoryList,
+    EventList,
     JobList,
     JobPlace,
     JobVersion,
-    ListedEntry,
+    ListedEvent,
     ListedTrial,
     Place,
     PolicyState,
@@ -304,12 +304,12 @@ class Reads(ABC):
         # Of a job that was deleted there are none.
         return list(accumulate(row["found"] for row in rows)) or [0] * len(times)
 
-    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+    async def events(self, wanted: EventList, after: Place, limit: int) -> Sequence[ListedEvent]:
         """A page of the history, newest first."""
-        sql, parameters = lists.history(wanted, after, limit, self.dialect)
-        return [ListedEntry((row["entry"],), read_event(row)) for row in await self._slowly(sql, *parameters)]
+        sql, parameters = lists.events(wanted, after, limit, self.dialect)
+        return [ListedEvent((row["entry"],), read_event(row)) for row in await self._slowly(sql, *parameters)]
 
-    async def has_history(self, before: datetime) -> bool:
+    async def has_events(self, before: datetime) -> bool:
         """Whether the history has entries from before a time."""
         return bool(await self._all("SELECT 1 FROM events WHERE time < $1 LIMIT 1", to_micros(before)))
 
@@ -385,7 +385,7 @@ class Reads(ABC):
     async def _count(self, query: Query) -> int:
         return int((await self._slowly(query.sql, *query.parameters))[0]["found"])
 
-    async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
+    async def search_events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""
         trials = await self._all(f"{self._trials_sql} WHERE t.job_key = $1", key)
         rows = await self._all("SELECT * FROM search_events WHERE job_key = $1 ORDER BY number", key)

@@ -10,7 +10,6 @@ from wattwise_server.domain import (
     UNDECIDED,
     Activity,
     Arm,
-    HistoryEntry,
     Job,
     JobEvent,
     Launch,
@@ -19,6 +18,7 @@ from wattwise_server.domain import (
     PowerLimitState,
     PowerSample,
     PruningGtsTrial,
+    RecordedEvent,
     Search,
     Trial,
     undecided,
@@ -97,7 +97,7 @@ def read_samples(row: Row) -> Sequence[PowerSample]:
     return sorted(samples)
 
 
-def read_event(row: Row) -> HistoryEntry:
+def read_event(row: Row) -> RecordedEvent:
     """A row of events."""
     return EVENT.read(row)
 

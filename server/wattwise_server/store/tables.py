@@ -16,7 +16,6 @@ from wattwise_server.domain import (
     PARAMETERS,
     Arm,
     GpuGroup,
-    HistoryEntry,
     Job,
     JobEvent,
     JobSpec,
@@ -26,6 +25,7 @@ from wattwise_server.domain import (
     PowerSample,
     ProfileResult,
     PruningGtsTrial,
+    RecordedEvent,
     Search,
     Trial,
 )
@@ -177,7 +177,7 @@ TRIAL_AT_EVENT = record_of(
 )
 JOB_EVENT = record_of(JobEvent, Nested("trial", TRIAL_AT_EVENT))
 SEARCH_EVENTS = Table("search_events", (*_OF_JOB, JOB_EVENT.columns[0]), (*_OF_JOB, *JOB_EVENT.columns))
-EVENT = record_of(HistoryEntry)
+EVENT = record_of(RecordedEvent)
 EVENTS = _table("events", (), EVENT)
 DELETIONS = Table(
     "deletions",

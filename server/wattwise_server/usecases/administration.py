@@ -18,7 +18,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
 from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import HistoryList, JobList, ListedEntry, Place, Store, TrialList
+from wattwise_server.store.base import EventList, JobList, ListedEvent, Place, Store, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.usecases.finding import find_job, find_trial
 from wattwise_server.usecases.job_view import PowerProfile, TrialView, profiled_limit
@@ -165,9 +165,9 @@ class Administration:
         delivered = dict(zip(times, await self._store.reads.deliveries_before(job_id, times), strict=True))
         return {number: delivered[start] + 1 for number, start in starts.items()}
 
-    async def history(self, wanted: HistoryList, after: Place, limit: int) -> Sequence[ListedEntry]:
+    async def events(self, wanted: EventList, after: Place, limit: int) -> Sequence[ListedEvent]:
         """A page of the history, newest first; only entries behind the place `after`."""
-        return await self._store.reads.history(wanted, after, limit)
+        return await self._store.reads.events(wanted, after, limit)
 
     @retried
     async def delete_job(self, job_id: str, create_time: datetime | None = None) -> tuple[Job, int]:

@@ -61,7 +61,7 @@ class Control:
                 return job
             job = replace(job, reset_after=job.num_trials, reset_time=self._store.clock(), warnings=())
             job = replace(job, baseline_requested=False)
-            return _record(tx, await _with_rebuilt_search(job, await tx.events()), JobReset(job.spec))
+            return _record(tx, await _with_rebuilt_search(job, await tx.search_events()), JobReset(job.spec))
 
     @retried
     async def set_trial_excluded(self, key: TrialId, *, excluded: bool) -> tuple[Trial, Job]:
@@ -86,7 +86,7 @@ class Control:
                 trial = trial._replace(excluded=excluded)
                 if excluded:
                     job = without_warnings_of(job, trial)
-                events = [_with_excluded(event, trial) for event in await tx.events()]
+                events = [_with_excluded(event, trial) for event in await tx.search_events()]
                 job = with_warnings_of_imports(job, trial, _trials(events))
                 job = await _with_rebuilt_search(job, events)
                 if trial.profile:
@@ -227,7 +227,7 @@ class Control:
                 return job
             event = PolicyChanged(spec, policy_change(job.spec, spec))
             job = replace(job, spec=spec, registered=None if spec == registered else registered)
-            job = await _with_rebuilt_search(job, await tx.events())
+            job = await _with_rebuilt_search(job, await tx.search_events())
             return _record(tx, job, event)
 
 

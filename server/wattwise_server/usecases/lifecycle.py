@@ -188,7 +188,7 @@ async def _with_doubt(tx: Transaction, done: Progress, verdict: Verdict) -> Prog
         return done
     found = of_cheap_delivery(job, trial, verdict.cost)
     if found is None and is_perfect_at_once(job.spec, trial.last) and is_cheapest(job, verdict.cost):
-        found = of_perfect_delivery(job, trial, await tx.events())
+        found = of_perfect_delivery(job, trial, await tx.search_events())
     if found is None:
         return done
     doubtful = next((known for known in job.warnings if known.reason is found.reason), None)

@@ -332,7 +332,7 @@ class Training:
         if days := self._limits.keep_measurements_days:
             await self._store.prune(self._store.clock() - timedelta(days=days))
         if days := self._limits.keep_events_days:
-            await self._store.forget_history(self._store.clock() - timedelta(days=days))
+            await self._store.forget_events(self._store.clock() - timedelta(days=days))
 
     async def wait_for_stop(self, key: TrialId) -> Decision:
         """Waits until a trial has ended; returns the answer to its trainer."""

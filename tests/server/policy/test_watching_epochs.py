@@ -81,7 +81,7 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
     assert (third.batch_size, third.launch.reason) == (32, "5 epochs were seen")
     async with site.store.transaction("j") as tx:
         assert tx.job is not None
-        assert rebuilt(tx.job, await tx.events()) == tx.job.search
+        assert rebuilt(tx.job, await tx.search_events()) == tx.job.search
 
 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:

@@ -49,7 +49,7 @@ from wattwise_server.events import (
     TrialRevived,
 )
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.store.base import HistoryList, JobList, Store, TrialList
+from wattwise_server.store.base import EventList, JobList, Store, TrialList
 from wattwise_server.usecases.retries import retried
 
 from tests.server.store.figures import FigureTests
@@ -278,13 +278,13 @@ class StoreConformance(FigureTests):
             await save_with_trial(store, "another")
             async with store.transaction("j") as tx:
                 tx.save_job(replace(with_trials(a_job(), 2), num_events=6))
-                tx.add_event(JobEvent(2, BatchSizeBanned.kind, 16))
-                tx.add_event(JobEvent(3, TrialLost.kind, 8, lost))
-                tx.add_event(JobEvent(4, TrialRevived.kind, 8, lost))
+                tx.add_search_event(JobEvent(2, BatchSizeBanned.kind, 16))
+                tx.add_search_event(JobEvent(3, TrialLost.kind, 8, lost))
+                tx.add_search_event(JobEvent(4, TrialRevived.kind, 8, lost))
                 tx.save_trial(ended)
                 tx.save_trial(a_trial(2, dispatch_event=5))
         async with opener() as store, store.transaction("j") as tx:
-            events = await tx.events()
+            events = await tx.search_events()
         assert [(event.number, event.kind, event.batch_size) for event in events] == [
             (1, TrialDispatched.kind, 8),
             (2, BatchSizeBanned.kind, 16),
@@ -711,14 +711,14 @@ class StoreConformance(FigureTests):
             tx.record(replace(job, num_events=2), BatchSizeBanned(job.spec, 16, 2))
         async with opener() as store:
             async with store.transaction("j") as tx:
-                saved, measurements, rows = await tx.trial(1), await tx.measurements(1), await tx.events()
+                saved, measurements, rows = await tx.trial(1), await tx.measurements(1), await tx.search_events()
                 assert (tx.job and tx.job.num_events, saved and saved.last) == (2, measured.last)
                 assert list(measurements) == [measured.last]
                 assert [row.kind for row in rows] == [TrialDispatched.kind, BatchSizeBanned.kind]
                 tx.record(None, JobDeleted(job.spec, 1, 1))
             async with store.transaction("j") as tx:
                 assert tx.job is None
-            history = await store.reads.history(HistoryList(job_id="j"), (), 9)
+            history = await store.reads.events(EventList(job_id="j"), (), 9)
         assert [(entry.kind, entry.message, entry.batch_size) for _, entry in history] == [
             ("JOB_DELETED", "deleted with its trial; running ones that were stopped: 1", None),
             ("BATCH_SIZE_BANNED", "batch size banned: batch size 16", 16),

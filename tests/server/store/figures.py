@@ -14,12 +14,12 @@ from wattwise_server.domain import (
     ComputedUsage,
     EndReason,
     GpuGroup,
-    HistoryEntry,
     Job,
     JobSpec,
     Launch,
     Measurement,
     PowerSample,
+    RecordedEvent,
     Trial,
     TrialOrigin,
     TrialStatus,
@@ -32,7 +32,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import judge
 from wattwise_server.store.base import (
     Bucket,
-    HistoryList,
+    EventList,
     JobList,
     JobOrder,
     JobState,
@@ -615,7 +615,7 @@ class FigureTests:
         """Entries, some about no trial, are listed newest first, by job, prefix and kind; old ones are forgotten."""
         kinds = [JobRegistered.kind, TrialFailed.kind, JobDeleted.kind]
         entries = [
-            HistoryEntry(
+            RecordedEvent(
                 minutes(number), kind, job_id, f"said {number}", number or None, 8 if number else None, "5f0c2a9be1d4"
             )
             for job_id in ("a", "ab")
@@ -628,20 +628,20 @@ class FigureTests:
                     tx.delete_job()
                     for entry in entries:
                         if entry.job_id == job_id:
-                            tx.add_history(entry)
+                            tx.add_event(entry)
         async with opener() as store:
 
-            async def listed(after: Place = (), limit: int = 99, **wanted: object) -> list[HistoryEntry]:
-                found = await store.reads.history(HistoryList(**wanted), after, limit)  # type: ignore[arg-type]
-                return [each.entry for each in found]
+            async def listed(after: Place = (), limit: int = 99, **wanted: object) -> list[RecordedEvent]:
+                found = await store.reads.events(EventList(**wanted), after, limit)  # type: ignore[arg-type]
+                return [each.event for each in found]
 
             assert await listed() == entries[::-1]
             assert await listed(job_id="a") == entries[2::-1]
             assert await listed(prefix="ab") == entries[:2:-1]
             assert await listed(kinds=(TrialFailed.kind,)) == [entries[4], entries[1]]
-            (page,) = await store.reads.history(HistoryList(), (), 1)
+            (page,) = await store.reads.events(EventList(), (), 1)
             assert await listed(page.place, 2) == [entries[4], entries[3]]
-            await store.forget_history(minutes(1))
+            await store.forget_events(minutes(1))
             assert await listed(job_id="a") == entries[2:0:-1]
 
     async def test_subscribers_of_several_jobs_learn_which_have_changed(self, opener: Opener) -> None:

@@ -16,7 +16,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialId, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import cache, reads
-from wattwise_server.store.base import HistoryList, JobList, JobOrder, JobState, Store, TrialList
+from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, Store, TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import explain
@@ -93,7 +93,7 @@ class TestSqliteStore(StoreConformance):
                         await page(store, wanted)
                 if closed == "_connection":
                     assert [await count(store, wanted) for wanted in (*quick, *slow)] == [0, 0, 1, 1, 0, 0, 0, 0]
-                    assert await store.reads.history(HistoryList(), (), 9) == []
+                    assert await store.reads.events(EventList(), (), 9) == []
                     assert await store.reads.deliveries_before("j", [NOW]) == [0]
 
     async def test_a_list_after_a_reset_reads_no_trial_from_before_it(self, opener: Opener) -> None:

@@ -71,9 +71,9 @@ class InTurns:
         async with store.transaction(job_id) as tx:
             yield tx
 
-    async def forget_history(self, before: datetime) -> None:
+    async def forget_events(self, before: datetime) -> None:
         """By the next store."""
-        await next(self._turns).forget_history(before)
+        await next(self._turns).forget_events(before)
 
     async def prune(self, ended_before: datetime) -> None:
         """By the next store."""

@@ -13,7 +13,7 @@ from wattwise_server.domain import ChangedQuantity, DetectedChange, Measurement,
 from wattwise_server.events import ChangeDetected
 from wattwise_server.policy.knowledge_gradient.state import read_changes
 from wattwise_server.policy.savings import LEAST_SPREAD, boundary
-from wattwise_server.store.base import HistoryList, PolicyState
+from wattwise_server.store.base import EventList, PolicyState
 from wattwise_server.usecases.changes import SHOWN_TRIALS, changes, compared_from
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 
@@ -338,6 +338,6 @@ async def test_imported_trials_reveal_a_change(tmp_path: Path) -> None:
     assert change.since_trial < change.detected_by_trial < job.num_trials
     (warning,) = job.warnings
     assert (warning.reason, warning.trial_number) == (WarningReason.EPOCHS_CHANGED, change.detected_by_trial)
-    (listed,) = await site.store.reads.history(HistoryList(kinds=(ChangeDetected.kind,)), (), 9)
-    assert (listed.entry.message, listed.entry.trial_number) == (change.message, change.detected_by_trial)
+    (listed,) = await site.store.reads.events(EventList(kinds=(ChangeDetected.kind,)), (), 9)
+    assert (listed.event.message, listed.event.trial_number) == (change.message, change.detected_by_trial)
     await site.close()

@@ -17,7 +17,7 @@ from wattwise_server.domain import PowerSample
 from wattwise_server.rpc import paging, service
 from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
-from wattwise_server.store.base import HistoryList
+from wattwise_server.store.base import EventList
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 from wattwise_server.usecases.statistics import Statistics
@@ -755,8 +755,8 @@ async def test_old_events_are_deleted(tmp_path: Path) -> None:
     await site.training.register(draft(job_id="j-new"))
     site.now += timedelta(days=1)
     await site.training.prune()
-    left = await site.administration.history(HistoryList(), (), 10)
-    assert [each.entry.job_id for each in left] == ["j-new"]
+    left = await site.administration.events(EventList(), (), 10)
+    assert [each.event.job_id for each in left] == ["j-new"]
     await site.close()
 
 
