@@ -63,6 +63,8 @@ class PriorMisses(NamedTuple):
 class Prior(NamedTuple):
     """The evidence of a prior job about the epochs of a new one.
 
+    Computed from the trials of the prior job, because its own policy may keep no epochs, or fewer.
+
     Attributes:
         best: The batch size with the least expected cost; None if none reached the target.
         epochs: Natural logarithm of the epochs to the target, by batch size, of the trials that reached it.

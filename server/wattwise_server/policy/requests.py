@@ -9,7 +9,7 @@ from wattwise_server.policy.base import ArmBelief, Choice, Policy
 from wattwise_server.policy.failures import choosable
 
 
-def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
+def choice_on_request(policy: Policy, job: Job, trial_number: int) -> Choice | None:
     """Returns the choice of a person for the trial of this number; None if the policy chooses.
 
     A pinned batch size comes before a pause, and both before a baseline.

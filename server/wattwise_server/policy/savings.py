@@ -77,6 +77,8 @@ _NOTHING = 1e-9
 class Delivered:
     """One quantity of one batch size's trials that reached the target, at any cost.
 
+    `Arm.reached` has the costs of fewer trials: of those in the window that also stayed below their bound.
+
     Attributes:
         count: Number of these trials.
         mean: Mean of the quantity.

@@ -15,7 +15,7 @@ from wattwise_server.errors import JobNotFoundError
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.decisions import decision
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.requests import requested
+from wattwise_server.policy.requests import choice_on_request
 from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import EventList, JobList, ListedEvent, Place, Store, TrialList
@@ -279,7 +279,7 @@ def _preview(job: Job) -> Preview:
         if job.spec.seed is not None:
             rng = generator(job.spec, number)
         before = rng.bit_generator.state
-        choice = requested(policy, job, number) or policy.next(job.spec, job.search, number, rng)
+        choice = choice_on_request(policy, job, number) or policy.next(job.spec, job.search, number, rng)
         if not isinstance(choice, Exhausted):
             first.setdefault(choice.batch_size, choice)
             counts[choice.batch_size] += 1

@@ -34,7 +34,7 @@ from wattwise_server.policy.decisions import decision_for
 from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.requests import requested
+from wattwise_server.policy.requests import choice_on_request
 from wattwise_server.policy.search import after
 from wattwise_server.policy.stopping import bound_of, stopped_early, with_current_cost
 from wattwise_server.policy.thompson import generator
@@ -176,7 +176,7 @@ class Training:
         job = await self._free_slot(tx, job)
         number = job.num_trials + 1
         policy = POLICIES[job.spec.policy]
-        choice = requested(policy, job, number) or policy.next(
+        choice = choice_on_request(policy, job, number) or policy.next(
             job.spec, job.search, number, generator(job.spec, number)
         )
         if isinstance(choice, Exhausted):
