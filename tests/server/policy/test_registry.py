@@ -66,6 +66,12 @@ def test_file_that_fails_is_named(server: Path) -> None:
     assert "NameError: name 'Mine' is not defined" in error
 
 
+@pytest.mark.parametrize("module", ["stopping", "decisions", "search", "gts", "knowledge_gradient"])
+def test_any_module_can_be_imported_first(module: str) -> None:
+    """No import of a module of the policies depends on an earlier one, although some use the registry."""
+    subprocess.run([sys.executable, "-c", f"import wattwise_server.policy.{module}"], check=True)
+
+
 def test_policies_are_those_of_the_wire() -> None:
     """Each policy is a field of PolicySpec, and the parameters of JobSpec are the fields of the messages there."""
     assert spec.POLICIES.keys() == POLICIES.keys()
