@@ -71,7 +71,7 @@ def waits_a_millisecond() -> None:
     """A commit of more than one submission waits for more."""
 
     async def gather(mine: Any) -> None:
-        if len(vars(mine)["_waiting"]) > 1:
+        if len(mine.waiting) > 1:
             await asyncio.sleep(0.001)
 
     _swap(writer.Writer, _gather=gather)

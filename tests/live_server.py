@@ -115,6 +115,12 @@ class LiveServer:
         self.process.stdout.close()
         return status
 
+    def forget_channel(self) -> None:
+        """Closes the channel: it cannot be used by the next start, which needs credentials."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
     @property
     def channel(self) -> grpc.Channel:
         """A channel that reconnects quickly."""

@@ -25,7 +25,7 @@ class StallingProxy:
         # Held, so that nobody else listens on it while this proxy refuses.
         self._held = hold_port()
         self.port = port_of(self._held)
-        self._target = target
+        self.target = target
         self._loop = asyncio.new_event_loop()
         self._to_target, self._to_client = asyncio.Event(), asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
@@ -84,7 +84,7 @@ class StallingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            from_target, to_target = await asyncio.open_connection("127.0.0.1", self._target)
+            from_target, to_target = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
             return

@@ -451,7 +451,7 @@ class Reader:
         return {
             "title": "About",
             "info": info,
-            "role": _role(info.role),
+            "role": role_name(info.role),
             "started": amounts.moment(info.start_time),
             "factors": savings.factor_lines(info.factors),
             "server": self.backend.address,
@@ -507,7 +507,7 @@ class FilteredTrials(NamedTuple):
             page = await self.reader.list_trials(self.visitor, self.request)
 
 
-def _role(value: int) -> str:
+def role_name(value: int) -> str:
     """A token's role in words; empty where the server needs no token."""
     return "" if value == v1.ROLE_ANYONE else enum_name(v1.Role, value)
 

@@ -18,25 +18,25 @@ class Rival:
 
     def __init__(self, store: CachedStore, conflicts: int) -> None:
         self.conflicts, self.met = conflicts, 0
-        self._committer = store._writer._committer
-        store._writer._committer = self
+        self.committer = store.writer.committer
+        store.writer.committer = self
 
     async def commit(self, group: Sequence[Submission]) -> Collection[Owner]:
         """Saves nothing of the group while there are conflicts."""
         if not self.conflicts:
-            return await self._committer.commit(group)
+            return await self.committer.commit(group)
         self.conflicts -= 1
         self.met += 1
         return {submission.owner for submission in group}
 
     def explain(self, error: Exception) -> str:
         """As the store does."""
-        return self._committer.explain(error)
+        return self.committer.explain(error)
 
     def affects_all(self, error: Exception) -> bool:
         """As the store does."""
-        return self._committer.affects_all(error)
+        return self.committer.affects_all(error)
 
     def log_failure(self, error: Exception) -> None:
         """As the store does."""
-        self._committer.log_failure(error)
+        self.committer.log_failure(error)

@@ -55,7 +55,7 @@ class Site:
 
 def writing_connection(store: CachedStore) -> aiosqlite.Connection:
     """The connection through which a store of a file commits."""
-    committer = store._writer._committer
+    committer = store.writer.committer
     assert isinstance(committer, Group)
     return committer.connection
 

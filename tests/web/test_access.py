@@ -56,7 +56,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, tokens: dict[str, str]) ->
         tokens["viewer"] = server.token(Role.VIEWER, "a-")
         tokens["trainer"] = server.token(Role.TRAINER, "a-")
         tokens["admin"] = server.token(Role.ADMIN)
-        server._channel = None
+        server.forget_channel()
         server.start("--tokens", str(folder / "tokens"))
         with WebPage(server.address, folder / "web.log") as page:
             yield page

@@ -188,7 +188,7 @@ async def serving(certificate: Pair | None = None, most: int = 100) -> AsyncIter
         ssl_keyfile=certificate and str(certificate.key),
     )
     server = connections.Server(config, most)
-    task = asyncio.create_task(server._serve([listener]))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield listener.getsockname()[1]
     finally:

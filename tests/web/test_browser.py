@@ -465,7 +465,7 @@ def test_an_ended_login_leads_back_to_the_same_place(show: Opener, tmp_path: Pat
         live.start()
         Trainer(live.trainer, job_id="a?b&c", job_id_prefix="a")
         live.stop()
-        live._channel = None
+        live.forget_channel()
         text, token = new_token(Role.VIEWER, "a", None)
         add_token(tmp_path / "tokens", token)
         live.start("--tokens", str(tmp_path / "tokens"))

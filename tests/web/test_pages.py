@@ -454,9 +454,9 @@ def test_targets_are_those_of_the_terminal(web: httpx.Client) -> None:
 
 def test_values_of_newer_servers_have_a_name() -> None:
     """A role and an end reason that this version does not know are shown by their number."""
-    assert pages._role(v1.ROLE_VIEWER) == "viewer"
-    assert pages._role(99) == "role 99"
-    assert not pages._role(v1.ROLE_ANYONE)
+    assert pages.role_name(v1.ROLE_VIEWER) == "viewer"
+    assert pages.role_name(99) == "role 99"
+    assert not pages.role_name(v1.ROLE_ANYONE)
     newer = v1.Trial(status=v1.TRIAL_STATUS_FAILED, end_reason=v1.EndReason.ValueType(99))
     assert amounts.trial_badge(newer).word == "failed: end reason 99"
 

@@ -47,7 +47,7 @@ class Fresh(Generic[T]):
         self._what = what
         self._loop = asyncio.get_running_loop()
         self._known: tuple[T, float] | None = None
-        self._next = 0.0
+        self.due = 0.0
         self._computing: asyncio.Task[None] | None = None
         self._failed = False
         self._closed = False
@@ -72,7 +72,7 @@ class Fresh(Generic[T]):
 
     async def _refreshed(self) -> None:
         if self._computing is None:
-            if self._closed or self._loop.time() < self._next:
+            if self._closed or self._loop.time() < self.due:
                 return
             self._computing = asyncio.create_task(self._refresh(), name=f"wattwise: {self._what}")
         # Who asked may give up; the others wait on.
@@ -93,7 +93,7 @@ class Fresh(Generic[T]):
         finally:
             self._computing = None
             ended = self._loop.time()
-            self._next = ended + min(_MOST_PAUSE_SECONDS, max(_LEAST_PAUSE_SECONDS, _PAUSE * (ended - began)))
+            self.due = ended + min(_MOST_PAUSE_SECONDS, max(_LEAST_PAUSE_SECONDS, _PAUSE * (ended - began)))
 
 
 @asynccontextmanager

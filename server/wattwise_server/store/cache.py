@@ -154,10 +154,10 @@ class CachedStore(ABC):
         self.clock = clock
         self.reads = reads
         self.observer = observer
-        self._writer = writer
+        self.writer = writer
         # Few loads at a time: those of many wide jobs would delay the reports to all other jobs.
         self._loading = asyncio.Semaphore(self._loads_at_once)
-        self._cache: OrderedDict[str, CachedJob] = OrderedDict()
+        self.cache: OrderedDict[str, CachedJob] = OrderedDict()
         self._subscriptions = Subscriptions()
 
     @abstractmethod
@@ -218,19 +218,19 @@ class CachedStore(ABC):
 
     def acquire(self, job_id: str) -> CachedJob:
         """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
-        cached = self._cache.get(job_id)
+        cached = self.cache.get(job_id)
         if cached is None or cached.failed or cached.outdated:
-            cached = self._cache[job_id] = CachedJob()
+            cached = self.cache[job_id] = CachedJob()
             self._evict()
-        self._cache.move_to_end(job_id)
+        self.cache.move_to_end(job_id)
         cached.users += 1
         return cached
 
     def release(self, job_id: str, cached: CachedJob) -> None:
         """Ends a use; a job that does not exist is dropped at once."""
         cached.users -= 1
-        if cached.job is None and cached.unused and self._cache.get(job_id) is cached:
-            del self._cache[job_id]
+        if cached.job is None and cached.unused and self.cache.get(job_id) is cached:
+            del self.cache[job_id]
 
     async def load(self, job_id: str, cached: CachedJob) -> None:
         """Reads a locked job.
@@ -256,14 +256,14 @@ class CachedStore(ABC):
         for trial in tx.apply():
             self.started(trial, tx.key)
         if written := self.with_leases(tx):
-            cached.submitted = self._writer.submit(cached, written, partial(self._publish, cached, tx))
+            cached.submitted = self.writer.submit(cached, written, partial(self._publish, cached, tx))
         else:
             self.submit_check(cached, tx)
 
     def submit_check(self, cached: CachedJob, tx: CachedTransaction) -> None:
         """Lets the next commit compare what a transaction has read of a job that others may change."""
         if self.shared and cached.version and not cached.failed:
-            cached.submitted = self._writer.submit(cached, self.checks(tx))
+            cached.submitted = self.writer.submit(cached, self.checks(tx))
 
     def _publish(self, cached: CachedJob, tx: CachedTransaction) -> None:
         if tx.deleted:
@@ -275,14 +275,14 @@ class CachedStore(ABC):
         self.changed(cached, tx)
 
     def _evict(self) -> None:
-        for _ in range(min(_DROPPED_AT_ONCE, len(self._cache) - CACHED_JOBS)):
-            job_id, cached = next(iter(self._cache.items()))
+        for _ in range(min(_DROPPED_AT_ONCE, len(self.cache) - CACHED_JOBS)):
+            job_id, cached = next(iter(self.cache.items()))
             # Of a shared database, another server may long have ended what is running here.
             if cached.unused and (self.shared or not cached.running):
-                del self._cache[job_id]
+                del self.cache[job_id]
                 self.evicted(job_id)
             else:
-                self._cache.move_to_end(job_id)
+                self.cache.move_to_end(job_id)
 
     async def forget_events(self, before: datetime) -> None:
         """Deletes old events of the history."""
@@ -304,7 +304,7 @@ class CachedStore(ABC):
 
     async def close(self) -> None:
         """Waits for pending commits."""
-        await self._writer.close()
+        await self.writer.close()
 
 
 class CachedTransaction:

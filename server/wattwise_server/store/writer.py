@@ -139,13 +139,13 @@ class Writer:
     """
 
     def __init__(self, committer: Committer) -> None:
-        self._committer = committer
-        self._waiting: list[Submission] = []
+        self.committer = committer
+        self.waiting: list[Submission] = []
         self._wake = asyncio.Event()
         self._closing = False
         self.on_failure: Callable[[], None] | None = None
         # Time and owners of the last groups.
-        self._groups: deque[tuple[float, set[int]]] = deque(maxlen=8)  # pragma: no mutate: only changes the time
+        self.groups: deque[tuple[float, set[int]]] = deque(maxlen=8)  # pragma: no mutate: only changes the time
         self._task = asyncio.create_task(self._run())
 
     def submit(self, owner: Owner, changes: Sequence[Change], callback: Callable[[], None] | None = None) -> Submission:
@@ -154,9 +154,9 @@ class Writer:
         if self._closing:
             submission.fail(StorageUnavailableError("the server is stopping; nothing was saved, retry"))
         else:
-            if not self._waiting:
+            if not self.waiting:
                 self._wake.set()
-            self._waiting.append(submission)
+            self.waiting.append(submission)
         return submission
 
     async def close(self) -> None:
@@ -166,14 +166,14 @@ class Writer:
         await self._task
 
     async def _run(self) -> None:
-        while self._waiting or not self._closing:
+        while self.waiting or not self._closing:
             await self._wake.wait()
             self._wake.clear()
-            while self._waiting:
+            while self.waiting:
                 await self._gather()
-                group, self._waiting = self._waiting, []
+                group, self.waiting = self.waiting, []
                 owners = {id(submission.owner) for submission in group}
-                self._groups.append((asyncio.get_running_loop().time(), owners))
+                self.groups.append((asyncio.get_running_loop().time(), owners))
                 await self._commit(group)
 
     async def _gather(self) -> None:
@@ -187,25 +187,25 @@ class Writer:
         if crowd < _CROWD:  # pragma: no mutate: one owner more or less only changes the time
             return
         for _ in range(_MAX_STEPS):
-            if len(self._waiting) >= crowd // 3 or self._closing:
+            if len(self.waiting) >= crowd // 3 or self._closing:
                 return
             await asyncio.sleep(_STEP_SECONDS)
 
     async def _gather_ready(self) -> None:
         before = 1  # pragma: no mutate: only changes the time
-        while len(self._waiting) > before:
-            before = len(self._waiting)
+        while len(self.waiting) > before:
+            before = len(self.waiting)
             await asyncio.sleep(0)
 
     def _crowd(self) -> int:
         oldest = asyncio.get_running_loop().time() - _RECENT_SECONDS
-        recent = (owners for time, owners in self._groups if time >= oldest)  # pragma: no mutate: only changes the time
+        recent = (owners for time, owners in self.groups if time >= oldest)  # pragma: no mutate: only changes the time
         return len(set().union(*recent))
 
     async def _commit(self, group: list[Submission]) -> None:
         sound = [submission for submission in group if not submission.owner.failed]
         try:
-            outdated = await self._committer.commit(sound) if sound else ()
+            outdated = await self.committer.commit(sound) if sound else ()
         except Exception as error:  # noqa: BLE001 - it is logged, and raised in every waiter
             if self.on_failure is not None:
                 self.on_failure()
@@ -213,7 +213,7 @@ class Writer:
             if len(sound) > 1 and not isinstance(error, InDoubtError):
                 await self._commit_singly(sound)
             else:
-                self._committer.log_failure(error)
+                self.committer.log_failure(error)
                 for submission in sound:
                     submission.fail(self._refusal(error))
         else:
@@ -232,12 +232,12 @@ class Writer:
         for submission in rest:
             await self._commit([submission])
             cause = submission.error.__cause__ if submission.error else None
-            if isinstance(cause, Exception) and self._committer.affects_all(cause):
+            if isinstance(cause, Exception) and self.committer.affects_all(cause):
                 for other in rest:
                     other.fail(self._refusal(cause))
 
     def _refusal(self, error: Exception) -> StorageUnavailableError:
-        refusal = StorageUnavailableError(self._committer.explain(error))
+        refusal = StorageUnavailableError(self.committer.explain(error))
         refusal.__cause__ = error
         return refusal
 

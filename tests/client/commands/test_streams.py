@@ -144,7 +144,7 @@ def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
         declare, parser.declare = parser.declare, None
         declare(parser)
     # argparse has no public way to a parser's commands.
-    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001
     below = itertools.chain.from_iterable(action.choices.values() for action in nested)
     return [parser, *itertools.chain.from_iterable(map(_parsers, below))]
 

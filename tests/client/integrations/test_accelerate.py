@@ -245,7 +245,7 @@ def test_loader_that_would_be_split_twice(server: LiveServer, monkeypatch: pytes
     with BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor(), **ranks) as bso:
         Accelerator(cpu=True)
         assert len(data_loader(bso, data)) == 4
-        monkeypatch.setitem(PartialState._shared_state, "num_processes", 2)
+        monkeypatch.setitem(PartialState._shared_state, "num_processes", 2)  # noqa: SLF001 - accelerate's
         with pytest.raises(TrainerSetupError, match="per_rank_batch_size"):
             data_loader(bso, data)
         assert len(data_loader(bso, data, sampler=range(32))) == 4

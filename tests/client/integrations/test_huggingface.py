@@ -88,7 +88,7 @@ class TestHuggingFace(TrainerConformance):
         """The GPUs over which one process splits a batch count as devices."""
         args = TrainingArguments(use_cpu=True, eval_strategy="epoch", **callback.batch_arguments(devices=2))
         # As many as PyTorch found.
-        args._n_gpu = found
+        args._n_gpu = found  # noqa: SLF001 - the Trainer's
         with contextlib.nullcontext() if found == 2 else pytest.raises(TrainerSetupError, match="is 8"):
             callback.on_train_begin(args, TrainerState(num_train_epochs=10), TrainerControl())
 

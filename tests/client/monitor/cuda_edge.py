@@ -25,7 +25,7 @@ class CudaEdge:
             "_cuda_memoryStats": lambda device: {RESERVED: {"all": {"current": 1 << 20 if device == 3 else 0}}},
             "_cuda_synchronize": lambda: self.waited.append(self._current),
         }.items():
-            patch.setattr(torch._C, name, answer, raising=False)
+            patch.setattr(torch._C, name, answer, raising=False)  # noqa: SLF001 - PyTorch's
         # Bound from the C library while PyTorch is imported.
         patch.setattr(torch.cuda, "_exchange_device", self._exchange)
         patch.setattr(torch.cuda, "_maybe_exchange_device", self._exchange)

@@ -210,7 +210,8 @@ def test_token_is_never_shown(guarded: Guarded, caplog: pytest.LogCaptureFixture
         client.get_job("test-1")
     cause = caught.value.__context__
     shown = [repr(credentials), str(credentials), repr(caught.value), repr(cause), str(cause), repr(vars(bso))]
-    shown += [repr(vars(client)), repr(vars(vars(client)["_connection"])), caplog.text]
+    connection = client._connection  # noqa: SLF001 - no attribute shows it
+    shown += [repr(vars(client)), repr(vars(connection)), caplog.text]
     assert not any(SECRET in text for text in shown)
 
 

@@ -40,7 +40,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def connection_of(client: Client) -> Connection:
     """The connection of a client, which shows which server is used."""
-    return client._connection
+    return client._connection  # noqa: SLF001 - a client does not say which server it uses
 
 
 @pytest.fixture

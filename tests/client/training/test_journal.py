@@ -388,7 +388,7 @@ def test_unreadable_file_of_the_trial_stays(caplog: pytest.LogCaptureFixture) ->
 
 def _shared_elsewhere() -> None:
     """From here on this process stands for another one."""
-    spool_module._shared.clear()
+    spool_module._shared.clear()  # noqa: SLF001 - as in a new process
 
 
 def test_file_that_vanishes_while_files_are_listed(journal: Journal) -> None:
@@ -396,7 +396,7 @@ def test_file_that_vanishes_while_files_are_listed(journal: Journal) -> None:
     folder = path_of(journal).parent
     for number in range(9):
         (folder / f"{number}.wattwise-trial").write_text("")
-    listing = spool_module._walk(folder, 0)
+    listing = spool_module._walk(folder, 0)  # noqa: SLF001 - one file at a time
     listed = [next(listing)[2]]
     for path in [each for each in folder.iterdir() if each not in listed][:3]:
         path.unlink()

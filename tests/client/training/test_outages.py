@@ -190,7 +190,7 @@ def test_closing_without_a_server_is_bounded(server: LiveServer) -> None:
 
 def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler that interrupts a write of the journal does not wait for the lock that the write holds."""
-    bso, write = begun(server.address), journal_module._write
+    bso, write = begun(server.address), journal_module._write  # noqa: SLF001 - interrupted
     took: list[float] = []
 
     def interrupted(descriptor: int, data: bytes) -> None:

@@ -181,11 +181,11 @@ async def test_values_are_computed_when_asked_for() -> None:
     async with fresh(compute, "a number") as value:
         found = await asyncio.gather(*(loop.run_in_executor(None, value.ask) for _ in range(5)))
         assert {each.value for each in found if each} == {1}
-        value._next = 0.0
+        value.due = 0.0
         second = await loop.run_in_executor(None, value.ask)
         assert second is not None
         assert second.value == 2
-        broken, value._next = True, 0.0
+        broken, value.due = True, 0.0
         kept = await loop.run_in_executor(None, value.ask)
         assert kept is not None
         assert (kept.value, len(computed)) == (2, 2)
@@ -208,7 +208,7 @@ async def test_slow_value_is_not_computed_all_the_time() -> None:
     async with fresh(compute, "a text") as value:
         await loop.run_in_executor(None, value.ask)
         assert began.is_set()
-        assert value._next - loop.time() > 1.0
+        assert value.due - loop.time() > 1.0
         began.clear()
         again = await loop.run_in_executor(None, value.ask)
         assert again is not None

@@ -129,7 +129,7 @@ async def test_commit_that_never_arrived_is_repeated(proxy: StallingProxy, store
     """The connection is cut before the group has arrived: the next connection commits it, once."""
     proxy.stall(to_client=False)
     writing = asyncio.create_task(observe(store))
-    while store._saver._using.locked() is False:  # noqa: ASYNC110 - until the group is on its way
+    while store.saver.lock.locked() is False:  # noqa: ASYNC110 - until the group is on its way
         await asyncio.sleep(0)
     proxy.cut()
     proxy.flow()
@@ -146,7 +146,7 @@ async def test_unknown_outcome_is_not_called_unsaved(
     monkeypatch.setattr("wattwise_server.store.postgres.saving._AWAY_SECONDS", 0.2)
     proxy.stall(to_target=False)
     writing = asyncio.create_task(observe(store))
-    database = store._saver._connector.shown.rpartition("/")[2]
+    database = store.saver.connector.shown.rpartition("/")[2]
     await until(postgres, "SELECT num_observations = 1 FROM jobs", database)
     proxy.refuse()
     proxy.cut()
@@ -155,7 +155,7 @@ async def test_unknown_outcome_is_not_called_unsaved(
     assert "nothing was saved" not in str(caught.value)
     proxy.flow()
     proxy.accept()
-    await asyncio.wait_for(store._saver._connected.wait(), 20)
+    await asyncio.wait_for(store.saver.connected.wait(), 20)
     await observe(store)
     assert await state(store) == (3, 2)
 
@@ -165,7 +165,7 @@ async def test_lost_call_that_arrives_late_succeeds_once(
     postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore, table: str
 ) -> None:
     """PostgreSQL goes on with a call whose connection was cut, after it was asked: the caller sees success, once."""
-    database = store._saver._connector.shown.rpartition("/")[2]
+    database = store.saver.connector.shown.rpartition("/")[2]
     event = "BEFORE UPDATE ON job_versions" if table == "job_versions" else "AFTER INSERT ON jobs"
     postgres.execute(_HOLD.format(event), database)
     called: list[int] = []
@@ -193,7 +193,7 @@ async def test_error_while_a_doubt_is_settled_is_not_called_unsaved(
     postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore
 ) -> None:
     """If PostgreSQL refuses to say what became of a group, its caller does not learn that nothing was saved."""
-    database = store._saver._connector.shown.rpartition("/")[2]
+    database = store.saver.connector.shown.rpartition("/")[2]
     proxy.stall(to_target=False)
     writing = asyncio.create_task(observe(store))
     await until(postgres, "SELECT num_observations = 1 FROM jobs", database)
@@ -227,7 +227,7 @@ async def test_group_in_doubt_is_not_sent_again(
 
     proxy.stall(to_target=False)
     writing = [asyncio.create_task(write(number)) for number in range(3)]
-    database = store._saver._connector.shown.rpartition("/")[2]
+    database = store.saver.connector.shown.rpartition("/")[2]
     await until(postgres, "SELECT count(*) = 3 FROM jobs WHERE num_observations = 7", database)
     proxy.refuse()
     proxy.cut()

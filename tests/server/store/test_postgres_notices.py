@@ -36,7 +36,7 @@ def hears(store: PostgresStore) -> bool:
     """Whether a store has received its own newest notice."""
     sent = store.notices
     assert isinstance(sent, notices.Notices)
-    return sent._pinged > 0 and sent._heard == sent._pinged
+    return sent.pinged > 0 and sent.heard == sent.pinged
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def test_notice_wakes_those_whom_it_concerns(postgres_url: str) -> None:
             async with first.transaction("j") as tx:
                 tx.save_trial(a_trial(2))
             await wakes(two)
-            assert [each._changed.is_set() for each in (job, one, other)] == [False] * 3
+            assert [each._changed.is_set() for each in (job, one, other)] == [False] * 3  # noqa: SLF001 - it would wait
         async with second.transaction("j") as tx:
             assert [trial.number for trial in tx.running()] == [2]
 
@@ -137,7 +137,7 @@ async def test_lost_notice_is_made_up_for(postgres_server: PostgresServer, postg
             assert isinstance(sender, notices.Notices)
             await until(lambda: hears(second) and hears(first))
             with second.subscribe("j") as job, second.subscribe("j", 1) as trial:
-                lost = listener._connection
+                lost = listener.connection
                 assert lost is not None
                 proxy.refuse()
                 proxy.cut()
@@ -145,11 +145,11 @@ async def test_lost_notice_is_made_up_for(postgres_server: PostgresServer, postg
                 async with first.transaction("j") as tx:
                     tx.save_job(with_trials(a_job(), 2))
                     tx.save_trial(a_trial(1, excluded=True))
-                await until(lambda: sender._sending is None)
+                await until(lambda: sender._sending is None)  # noqa: SLF001 - nothing else shows that all are sent
                 proxy.accept()
                 await wakes(job, trial)
                 # Notices arrive again.
-                await until(lambda: listener._connection is not lost and hears(second))
+                await until(lambda: listener.connection is not lost and hears(second))
                 async with first.transaction("j") as tx:
                     tx.save_trial(a_trial(1))
                 await wakes(trial)
@@ -165,10 +165,10 @@ async def test_server_that_cannot_send_is_polled(postgres_url: str, monkeypatch:
     async with listening(postgres_url) as (first, second):
         sender = first.notices
         assert isinstance(sender, notices.Notices)
-        assert sender._connection is not None
+        assert sender.connection is not None
         monkeypatch.setattr(notices, "_SILENCE_SECONDS", 0.2)
         monkeypatch.setattr(sender, "_connect", stays_alone.__get__(sender))
-        sender._connection.terminate()
+        sender.connection.terminate()
         await save_with_trial(first, "j")
         with second.subscribe("j", 1) as trial:
             await refresh(second, "j")
@@ -223,7 +223,7 @@ async def test_lone_server_sends_nothing(postgres_url: str) -> None:
     async with open_postgres_store(postgres_url) as store:
         await save_with_trial(store, "j")
         assert isinstance(store.notices, notices.Notices)
-        assert not store.notices._unsent
+        assert not store.notices.unsent
 
 
 async def test_defect_does_not_end_the_polls(
@@ -251,7 +251,7 @@ async def test_defect_does_not_end_the_polls(
     faulty = Faulty()
     async with open_postgres_store(postgres_url) as store:
         assert isinstance(store.notices, notices.Notices)
-        store.notices._listener = faulty
+        store.notices._listener = faulty  # noqa: SLF001 - it fails
         await until(lambda: faulty.polls > 1)
     assert "maintenance failed" in caplog.messages
 
@@ -279,20 +279,20 @@ async def test_lost_notice_is_made_up_for_when_a_later_one_arrives(postgres_url:
 async def test_all_connections_follow_the_writing_one(postgres_server: PostgresServer, postgres_url: str) -> None:
     """When the writing connection was replaced, so are those that read and listen: it may lead to another host."""
     async with listening(postgres_url) as (store, _):
-        sent, saver = store.notices, store._saver
+        sent, saver = store.notices, store.saver
         assert isinstance(sent, notices.Notices)
 
         async def backends() -> set[int]:
-            assert sent._connection is not None
-            assert saver._connection is not None
-            ((reading,),) = await store.reads._all("SELECT pg_backend_pid()")
-            return {int(reading), sent._connection.get_server_pid(), saver._connection.get_server_pid()}
+            assert sent.connection is not None
+            assert saver.connection is not None
+            ((reading,),) = await store.reads._all("SELECT pg_backend_pid()")  # noqa: SLF001 - of any connection of the pool
+            return {int(reading), sent.connection.get_server_pid(), saver.connection.get_server_pid()}
 
-        before, listener = await backends(), sent._connection
-        assert saver._connection is not None
-        postgres_server.execute(f"SELECT pg_terminate_backend({saver._connection.get_server_pid()})")
-        await until(lambda: saver._connection is None)
-        await until(lambda: saver._connection is not None and sent._connection is not listener and hears(store))
+        before, listener = await backends(), sent.connection
+        assert saver.connection is not None
+        postgres_server.execute(f"SELECT pg_terminate_backend({saver.connection.get_server_pid()})")
+        await until(lambda: saver.connection is None)
+        await until(lambda: saver.connection is not None and sent.connection is not listener and hears(store))
         assert before.isdisjoint(await backends())
 
 
@@ -307,13 +307,13 @@ async def test_connection_that_ends_between_the_messages_of_a_notice(
 
         async def prepared(connection: asyncpg.Connection, *args: Any, **options: Any) -> object:
             statement = await real(connection, *args, **options)
-            if connection is sent._connection and not ended.is_set():
+            if connection is sent.connection and not ended.is_set():
                 ended.set()
                 sent.connect_again()
             return statement
 
         monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepared)
         await asyncio.wait_for(ended.wait(), 20)
-        before = sent._pinged
-        await until(lambda: sent._pinged > before + 1 and hears(first) and hears(second))
+        before = sent.pinged
+        await until(lambda: sent.pinged > before + 1 and hears(first) and hears(second))
         assert not [record for record in caplog.records if record.exc_info]

@@ -147,7 +147,7 @@ async def test_commits_are_flushed_whatever_the_default_says(own: PostgresServer
     for default, used in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
         own.execute(f"ALTER DATABASE {name} SET synchronous_commit = {default}")
         async with open_postgres_store(url) as store:
-            connection = store._saver._connection
+            connection = store.saver.connection
             assert connection is not None
             assert await connection.fetchval("SHOW synchronous_commit") == used
 
@@ -332,7 +332,7 @@ async def test_settings_in_the_url(own: PostgresServer) -> None:
     """A URL may have settings of PostgreSQL; those on which commits rely stay."""
     url = f"{own.create_database()}?options=-c%20work_mem%3D8MB%20-c%20lock_timeout%3D1%20-c%20application_name%3Dmine"
     async with open_postgres_store(url) as store:
-        connection = store._saver._connection
+        connection = store.saver.connection
         assert connection is not None
         shown = [await connection.fetchval(f"SHOW {name}") for name in ("application_name", "work_mem", "lock_timeout")]
     assert shown == ["wattwise", "8MB", "0"]
@@ -490,8 +490,8 @@ async def test_timeouts_of_a_database_do_not_apply(major: int, monkeypatch: pyte
         async with open_postgres_store(url) as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())
-            async with store._saver._using, store.reads._pool.acquire() as reading:
-                writing = store._saver._connection
+            async with store.saver.lock, store.reads.pool.acquire() as reading:
+                writing = store.saver.connection
                 assert writing is not None
                 for connection in (writing, reading):
                     shown = {name: await connection.fetchval(f"SHOW {name}") for name in names}
@@ -518,8 +518,8 @@ async def test_tables_are_in_one_schema(own: PostgresServer) -> None:
     async with open_postgres_store(url.replace("postgres@", "maker@")):
         pass
     async with open_postgres_store(url.replace("postgres@", "server@")) as store:
-        async with store._saver._using:
-            writing = store._saver._connection
+        async with store.saver.lock:
+            writing = store.saver.connection
             assert writing is not None
             await writing.execute("CREATE TEMP TABLE jobs (n int)")
         async with store.transaction("j") as tx:

@@ -124,15 +124,15 @@ async def test_pooler_that_keeps_sessions_is_used(
                 await asyncio.wait_for(changes.wait(), 20)
             assert len(await second.reads.jobs(JobList(), 0, 10)) == 1
             # The server notes each second that it is there.
-            async with first._saver._using, second.reads._pool.acquire() as reading:
-                writing = first._saver._connection
+            async with first.saver.lock, second.reads.pool.acquire() as reading:
+                writing = first.saver.connection
                 assert writing is not None
                 for connection in (writing, reading):
                     assert await connection.fetchval("SHOW search_path") == '"public", pg_temp'
                     assert await connection.fetchval("SHOW statement_timeout") == "0"
                     assert await connection.fetchval("SHOW application_name") == "wattwise"
                 # A pooler knows its clients by numbers of its own.
-                assert first._saver._processes == [await writing.fetchval("SELECT pg_backend_pid()")]
+                assert first.saver._processes == [await writing.fetchval("SELECT pg_backend_pid()")]  # noqa: SLF001 - what is asked about after an outage
 
 
 async def test_old_version_is_named(postgres_server: PostgresServer, postgres_url: str, refusal: Refusal) -> None:

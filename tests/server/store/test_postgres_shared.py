@@ -125,7 +125,7 @@ async def test_job_created_elsewhere_is_found_behind_a_block_that_found_none(pos
             assert early.job is None
             await save_with_trial(one, "j")
             late = asyncio.create_task(job_of(other))
-            while other._cache["j"].users < 2:  # noqa: ASYNC110 - until it waits
+            while other.cache["j"].users < 2:  # noqa: ASYNC110 - until it waits
                 await asyncio.sleep(0)
         assert await late is not None
 
@@ -151,14 +151,14 @@ async def test_dispatch_and_deletion_of_one_job_in_one_group(postgres_url: str) 
                 assert tx.running_trial(2) is not None
                 tx.delete_job()
 
-        async with store._saver._using:
+        async with store.saver.lock:
             # Both wait for the first, so that they are one group.
-            groups = len(store._writer._groups)
+            groups = len(store.writer.groups)
             first = asyncio.create_task(refresh(store, "j"))
-            while len(store._writer._groups) == groups:  # noqa: ASYNC110 - until it is on its way
+            while len(store.writer.groups) == groups:  # noqa: ASYNC110 - until it is on its way
                 await asyncio.sleep(0)
             group = asyncio.gather(dispatch(), delete())
-            while len(store._writer._waiting) < 2:  # noqa: ASYNC110
+            while len(store.writer.waiting) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             before = len(commits.done)
         await first
@@ -181,14 +181,14 @@ async def test_creations_and_changes_in_one_group_take_their_locks_in_order(post
 
         async with rival.transaction():
             await rival.execute("SELECT FROM job_versions FOR UPDATE")
-            async with store._saver._using:
+            async with store.saver.lock:
                 # Both wait for the first, so that they are one group.
-                groups = len(store._writer._groups)
+                groups = len(store.writer.groups)
                 first = asyncio.create_task(refresh(store, "j"))
-                while len(store._writer._groups) == groups:  # noqa: ASYNC110 - until it is on its way
+                while len(store.writer.groups) == groups:  # noqa: ASYNC110 - until it is on its way
                     await asyncio.sleep(0)
                 group = asyncio.gather(create(), observe(store, 1))
-                while len(store._writer._waiting) < 2:  # noqa: ASYNC110
+                while len(store.writer.waiting) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             await first
             while not await rival.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"):
@@ -211,7 +211,7 @@ def test_leases_of_a_group_are_renewed_in_order() -> None:
 async def test_bad_submission_fails_alone(postgres_url: str) -> None:
     """Of a group with one block that PostgreSQL refuses, the others are saved, and the connection stays."""
     async with open_postgres_store(postgres_url) as store:
-        connection = store._saver._connection
+        connection = store.saver.connection
 
         async def create(number: int) -> None:
             gpu = GpuGroup("Test\0GPU" if number == 4 else "Test GPU", 2, 125.25)
@@ -223,7 +223,7 @@ async def test_bad_submission_fails_alone(postgres_url: str) -> None:
         assert isinstance(outcomes[4], StorageUnavailableError)
         saved = {each.job.spec.job_id for each in await store.reads.jobs(JobList(), 0, 10)}
         assert saved == {f"j{number}" for number in range(8) if number != 4}
-        assert store._saver._connection is connection
+        assert store.saver.connection is connection
 
 
 async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
@@ -315,7 +315,7 @@ async def test_jobs_that_run_elsewhere_leave_the_cache(postgres_url: str, monkey
     async with two_stores(postgres_url) as (one, _):
         for number in range(20):
             await save_with_trial(one, f"j{number}")
-        assert len(one._cache) == 5
+        assert len(one.cache) == 5
         async with one.transaction("j0") as tx:
             assert len(tx.running()) == 1
 
@@ -421,11 +421,11 @@ async def test_change_reaches_subscribers_of_other_servers(
     async with two_stores(postgres_url) as (one, other):
         await save_with_trial(one, "j")
         notices = notices_of(other)
-        while notices._heard != 1:  # noqa: ASYNC110 - until both listen, and have polled
+        while notices.heard != 1:  # noqa: ASYNC110 - until both listen, and have polled
             await asyncio.sleep(0.01)
         if lost:
-            assert notices._connection is not None
-            await notices._connection.execute("UNLISTEN *")
+            assert notices.connection is not None
+            await notices.connection.execute("UNLISTEN *")
         with other.subscribe("j") as job, other.subscribe("j", 1) as trial:
             async with one.transaction("j") as tx:
                 assert tx.job is not None
@@ -438,14 +438,14 @@ async def test_notices_at_the_same_moment_are_all_sent(postgres_url: str) -> Non
     """Several that are sent while one is under way reach the other server, over a connection that stays."""
     async with two_stores(postgres_url) as (one, other):
         notices = notices_of(one)
-        connection = notices._connection
+        connection = notices.connection
         with contextlib.ExitStack() as stack:
             followed = [stack.enter_context(other.subscribe(f"j{number}")) for number in range(5)]
             for number in range(5):
                 notices.publish(Notice(f"j{number}", 1, job=True, numbers=()))
-                await asyncio.gather(notices._ping(), notices._ping())
+                await asyncio.gather(notices.ping(), notices.ping())
             await asyncio.wait_for(asyncio.gather(*(each.wait() for each in followed)), 20)
-        assert notices._connection is connection
+        assert notices.connection is connection
         assert connection is not None
         assert not connection.is_closed()
 
@@ -468,11 +468,11 @@ async def test_poll_knows_what_this_server_has_changed_itself(postgres_url: str)
     async with two_stores(postgres_url) as (one, _):
         await save_with_trial(one, "j")
         with one.subscribe("j", 2) as changes:
-            await notices_of(one)._poll()
+            await notices_of(one).poll()
             async with one.transaction("j") as tx:
                 assert tx.job is not None
                 tx.save_job(replace(tx.job, num_observations=1))
-            await notices_of(one)._poll()
+            await notices_of(one).poll()
             waiting = asyncio.ensure_future(changes.wait())
             await asyncio.sleep(0)
             assert not waiting.done()

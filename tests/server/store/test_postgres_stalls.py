@@ -55,7 +55,7 @@ async def path(postgres_server: PostgresServer, postgres_url: str) -> AsyncItera
             # Only now: to open it may take longer.
             for name, seconds in _LIMITS.items():
                 limits.setattr(f"wattwise_server.store.postgres.{name}", seconds)
-            await store.reads._pool.expire_connections()
+            await store.reads.pool.expire_connections()
             yield Path(store, proxy, postgres_url, limits)
             limits.undo()
             proxy.flow()
@@ -118,14 +118,14 @@ async def test_short_stall_is_only_a_delay(path: Path, monkeypatch: pytest.Monke
     """A commit whose answer comes before the limit succeeds, and the connection stays."""
     monkeypatch.setattr("wattwise_server.store.postgres.saving._STALL_SECONDS", 20.0)
     store, proxy = path.store, path.proxy
-    connection = store._saver._connection
+    connection = store.saver.connection
     proxy.stall()
     saving = asyncio.create_task(observe(store))
     done, _pending = await asyncio.wait({saving}, timeout=0.1)
     assert not done
     proxy.flow()
     await asyncio.wait_for(saving, 20)
-    assert store._saver._connection is connection
+    assert store.saver.connection is connection
 
 
 async def test_stalled_read_ends(path: Path) -> None:
@@ -152,10 +152,10 @@ async def test_reads_do_not_queue_up_behind_stalled_ones(path: Path) -> None:
     store, proxy = path.store, path.proxy
     path.limits.setattr("wattwise_server.store.postgres.open._READ_SECONDS", 3600.0)
     path.limits.setattr("wattwise_server.store.postgres.reads._ACQUIRE_SECONDS", 0.3)
-    await store.reads._pool.expire_connections()
+    await store.reads.pool.expire_connections()
     # As many at once as open all connections.
     await asyncio.gather(*(store.reads.jobs(JobList(), 0, 10) for _ in range(64)), return_exceptions=True)
-    connections = store.reads._pool.get_size()
+    connections = store.reads.pool.get_size()
     proxy.stall()
     reads = {asyncio.create_task(store.reads.jobs(JobList(), 0, 10)) for _ in range(64)}
 
@@ -218,7 +218,7 @@ async def test_store_closes_during_a_stall(path: Path, monkeypatch: pytest.Monke
             await observe(closing)
             path.proxy.stall()
             saving = asyncio.create_task(observe(closing))
-            while not closing._saver._using.locked():  # noqa: ASYNC110 - until the commit is on its way
+            while not closing.saver.lock.locked():  # noqa: ASYNC110 - until the commit is on its way
                 await asyncio.sleep(0)
         with pytest.raises(StorageUnavailableError):
             await saving

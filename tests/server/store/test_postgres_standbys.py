@@ -59,7 +59,7 @@ async def test_outage_of_the_standbys_takes_no_connections(
         ((connections,),) = await asyncio.to_thread(postgres.execute, _CONNECTIONS)
         assert int(connections) <= 11
         await asyncio.to_thread(postgres.configure, synchronous_standby_names="")
-        await asyncio.wait_for(store._saver._connected.wait(), 20)
+        await asyncio.wait_for(store.saver.connected.wait(), 20)
         await observe(store)
         found = await store.reads.job("j")
         assert found is not None
@@ -102,14 +102,14 @@ async def test_host_that_may_lose_commits_is_not_written_to(
         await observe(store)
         postgres.configure(fsync="off")
         postgres.terminate_backends()
-        while not store._saver._why:
+        while not store.saver.why:
             with pytest.raises(StorageUnavailableError):
                 await asyncio.wait_for(observe(store), 20)
         await asyncio.wait_for(_refused(store), 20)
         with pytest.raises(StorageUnavailableError):
             await observe(store)
         postgres.configure(fsync="on")
-        await asyncio.wait_for(store._saver._connected.wait(), 20)
+        await asyncio.wait_for(store.saver.connected.wait(), 20)
         await observe(store)
     assert "connecting failed" not in caplog.messages
 
@@ -120,5 +120,5 @@ async def _logged(caplog: pytest.LogCaptureFixture, event: str) -> None:
 
 
 async def _refused(store: PostgresStore) -> None:
-    while "fsync=off" not in store._saver._why:  # noqa: ASYNC110 - the store tells nobody
+    while "fsync=off" not in store.saver.why:  # noqa: ASYNC110 - the store tells nobody
         await asyncio.sleep(0.01)

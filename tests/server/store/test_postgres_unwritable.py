@@ -50,7 +50,7 @@ async def refusal(store: PostgresStore) -> str:
 
 async def until_written(store: PostgresStore) -> None:
     """Writes, as soon as the server is connected."""
-    await asyncio.wait_for(store._saver._connected.wait(), 20)
+    await asyncio.wait_for(store.saver.connected.wait(), 20)
     await observe(store)
 
 
@@ -63,7 +63,7 @@ async def test_database_that_becomes_read_only(postgres: PostgresServer, caplog:
             error = await refusal(store)
             assert "it is read-only" in error
             assert "nothing was saved" in error
-        await store.reads._pool.expire_connections()
+        await store.reads.pool.expire_connections()
         assert len(await store.reads.jobs(JobList(), 0, 10)) == 1
         await asyncio.to_thread(postgres.configure, default_transaction_read_only="off")
         await until_written(store)
@@ -83,7 +83,7 @@ async def test_primary_is_replaced_by_a_standby(postgres: PostgresServer, caplog
         async with open_postgres_store(url.replace(postgres.host, f"127.0.0.1:{proxy.port}")) as store:
             await observe(store)
             proxy.refuse()
-            proxy._target = standby.port
+            proxy.target = standby.port
             proxy.cut()
             # In doubt, since the connection was lost.
             await refusal(store)
@@ -164,5 +164,5 @@ async def _says(store: PostgresStore, what: str) -> None:
 
 
 async def _read_anew(store: PostgresStore) -> None:
-    await store.reads._pool.expire_connections()
+    await store.reads.pool.expire_connections()
     await store.reads.jobs(JobList(), 0, 10)

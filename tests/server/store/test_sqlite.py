@@ -108,7 +108,7 @@ class TestSqliteStore(StoreConformance):
             for job_id, count in numbers.items():
                 trials = [ended_trial(number) for number in range(1, count + 1)]
                 await save(store, figured_job(job_id, num_trials=count, reset_after=count), *trials)
-            await store.reads._slow.set_progress_handler(step, 1)
+            await store.reads._slow.set_progress_handler(step, 1)  # noqa: SLF001 - it is slow
             for job_id in numbers:
                 assert await store.reads.jobs(JobList(job_id, states=(JobState.ATTENTION,)), 0, 9) == []
                 steps.append(0)
@@ -128,7 +128,7 @@ class TestSqliteStore(StoreConformance):
                 async with store.transaction(f"j{number}") as tx:
                     assert tx.job == a_job(f"j{number}")
             assert isinstance(store, SqliteStore)
-            assert len(store._cache) <= 4
+            assert len(store.cache) <= 4
 
     async def test_refusal_waits_for_what_it_depends_on(self, opener: Opener, tmp_path: Path) -> None:
         """A refusal that read data whose commit fails is not given: the caller is to retry."""
@@ -289,7 +289,7 @@ class TestSqliteStore(StoreConformance):
         """The newest results of each batch size are found without reading every trial of the job."""
         async with opener():
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
-                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {numbered(reads._WINDOWS)}", (1, 0, 10))]
+                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {numbered(reads._WINDOWS)}", (1, 0, 10))]  # noqa: SLF001 - its plan
         assert any("trials_by_observation (job_key=? AND batch_size=?" in step for step in plan)
 
     async def test_old_deletions_are_found_by_their_index(self, opener: Opener, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ class TestSqliteStore(StoreConformance):
                 async with store.transaction(f"unknown {number}") as tx:
                     assert tx.job is None
             assert isinstance(store, SqliteStore)
-            assert not store._cache
+            assert not store.cache
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o777, True), (0o1777, False), (0o775, False), (0o700, False)])

@@ -41,7 +41,7 @@ async def test_durable_submission_keeps_no_owner_alive(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         owner = Owner()
-        owner.submitted = store._writer.submit(owner, NOTHING)
+        owner.submitted = store.writer.submit(owner, NOTHING)
         await owner.submitted.durable()
         there = weakref.ref(owner)
         gc.disable()
@@ -59,7 +59,7 @@ async def test_lone_submission_does_not_wait(tmp_path: Path, monkeypatch: pytest
         timers: list[object] = []
         monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
         for count in (1, 1, 1, 12):
-            submitted = [store._writer.submit(Owner(), NOTHING) for _ in range(count)]
+            submitted = [store.writer.submit(Owner(), NOTHING) for _ in range(count)]
             for submission in submitted:
                 await submission.durable()
         monkeypatch.undo()
@@ -86,11 +86,11 @@ async def test_commit_waits_for_a_third_of_a_crowd(
         clock = [loop.time()]
         monkeypatch.setattr(loop, "time", lambda: clock[0])
         owners = [Owner() for _ in range(20)]
-        for submission in [store._writer.submit(owner, NOTHING) for owner in owners]:
+        for submission in [store.writer.submit(owner, NOTHING) for owner in owners]:
             await submission.durable()
         clock[0] += age
         monkeypatch.setattr(loop, "call_later", call_at_once)
-        for submission in [store._writer.submit(owner, NOTHING) for owner in owners[:submissions]]:
+        for submission in [store.writer.submit(owner, NOTHING) for owner in owners[:submissions]]:
             await submission.durable()
         monkeypatch.undo()
     assert timers == ([0.001, 0.001] if waits else [])
@@ -104,7 +104,7 @@ async def test_storage_failure_fails_the_whole_group(tmp_path: Path, caplog: pyt
         await writing_connection(store).set_trace_callback(seen.append)
         await writing_connection(store).execute("DROP TABLE deletions")
         lost = Put(DELETIONS, ("j", "", 0, 1))
-        submissions = [store._writer.submit(Owner(), [*NOTHING, lost]) for _ in range(5)]
+        submissions = [store.writer.submit(Owner(), [*NOTHING, lost]) for _ in range(5)]
         for submission in submissions:
             with pytest.raises(StorageUnavailableError, match="no such table"):
                 await submission.durable()
@@ -119,17 +119,17 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         owner, other = Owner(), Owner()
-        bad = store._writer.submit(owner, [Put(DELETIONS, ("bad", "", 0, None))])
-        same_group = store._writer.submit(owner, [Put(DELETIONS, ("same group", "", 0, 1))])
-        bystander = store._writer.submit(other, [Put(DELETIONS, ("bystander", "", 0, 1))])
+        bad = store.writer.submit(owner, [Put(DELETIONS, ("bad", "", 0, None))])
+        same_group = store.writer.submit(owner, [Put(DELETIONS, ("same group", "", 0, 1))])
+        bystander = store.writer.submit(other, [Put(DELETIONS, ("bystander", "", 0, 1))])
         with pytest.raises(StorageUnavailableError):
             await bad.durable()
-        next_group = store._writer.submit(owner, [Put(DELETIONS, ("next group", "", 0, 1))])
+        next_group = store.writer.submit(owner, [Put(DELETIONS, ("next group", "", 0, 1))])
         for submission in (same_group, next_group):
             with pytest.raises(StorageUnavailableError):
                 await submission.durable()
         await bystander.durable()
-        saved = await store.reads._all("SELECT job_id FROM deletions")
+        saved = await store.reads._all("SELECT job_id FROM deletions")  # noqa: SLF001 - no read lists them
         assert [row["job_id"] for row in saved] == ["bystander"]
 
 
@@ -138,14 +138,14 @@ async def test_outdated_owner_ends_in_conflicts(tmp_path: Path, caplog: pytest.L
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         rival, owner = Rival(store, 1), Owner()
-        first, second = (store._writer.submit(owner, insert_job(number, a_job(f"j{number}"))) for number in (1, 2))
+        first, second = (store.writer.submit(owner, insert_job(number, a_job(f"j{number}"))) for number in (1, 2))
         for submission in (first, second):
             with pytest.raises(ConflictError):
                 await submission.durable()
         assert (owner.failed, owner.outdated, rival.met) == (True, True, 1)
         with pytest.raises(ConflictError):
-            await store._writer.submit(owner, insert_job(3, a_job("j3"))).durable()
-        await store._writer.submit(Owner(), insert_job(4, a_job("j4"))).durable()
+            await store.writer.submit(owner, insert_job(3, a_job("j3"))).durable()
+        await store.writer.submit(Owner(), insert_job(4, a_job("j4"))).durable()
         assert [each.position for each in await store.reads.jobs(JobList(), 0, 10)] == [4]
     assert "commit failed" not in caplog.messages
 
@@ -186,9 +186,9 @@ async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
     """A job that is deleted and created again while another one is created: one commit does all of it in order."""
     now, commits = datetime(2026, 1, 1, tzinfo=timezone.utc), Commits()
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
-        await store._writer.submit(Owner(), insert_job(1, a_job())).durable()
+        await store.writer.submit(Owner(), insert_job(1, a_job())).durable()
         other, delete, again = (
-            store._writer.submit(Owner(), changes)
+            store.writer.submit(Owner(), changes)
             for changes in (insert_job(2, a_job("other")), [delete_job(1, "j", now)], insert_job(3, a_job()))
         )
         for submission in (other, delete, again):
@@ -204,8 +204,8 @@ async def test_changes_beside_a_deletion_keep_their_order(tmp_path: Path) -> Non
         first, again = insert_job(1, a_job()), insert_job(2, a_job())
         kept, gone = insert_job(3, a_job("kept")), insert_job(4, a_job("gone"))
         changes = [*first, delete_job(1, "j", now), *again, *kept, *gone, delete_job(4, "gone", now)]
-        await store._writer.submit(Owner(), changes).durable()
+        await store.writer.submit(Owner(), changes).durable()
         assert [each.position for each in await store.reads.jobs(JobList(), 0, 10)] == [2, 3]
-        saved = await store.reads._all("SELECT job_id FROM deletions ORDER BY job_id")
+        saved = await store.reads._all("SELECT job_id FROM deletions ORDER BY job_id")  # noqa: SLF001 - no read lists them
         assert [row["job_id"] for row in saved] == ["gone", "j"]
     assert commits.failed == 0

@@ -29,7 +29,7 @@ async def two_stores(url: str) -> AsyncIterator[tuple[PostgresStore, PostgresSto
     """The stores of two servers that know of each other."""
     async with open_postgres_store(url) as first, open_postgres_store(url) as second:
         # Otherwise it would learn only after a second that it is not alone.
-        await first._saver.note()
+        await first.saver.note()
         yield first, second
 
 

@@ -104,7 +104,7 @@ async def test_import_can_share_a_commit_with_a_deletion(tmp_path: Path, monkeyp
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.training.register(draft())
-    writer, deletion = site.store._writer, DeleteJob(0, "none", 0, 0)
+    writer, deletion = site.store.writer, DeleteJob(0, "none", 0, 0)
     submit = writer.submit
     monkeypatch.setattr(writer, "submit", lambda owner, rows, then=None: submit(owner, [*rows, deletion], then))
     measured = [Measurement(epoch, epoch, epoch, 0.1, UNKNOWN_TIME) for epoch in (1, 2)]

@@ -334,7 +334,7 @@ def test_message_size(server: LiveServer) -> None:
         Client(server.address) as client,
         pytest.raises(ResourceExhaustedError, match="send a smaller message") as caught,
     ):
-        client._call(lambda link: link.optimizer.RegisterJob, v1.RegisterJobRequest(job=spec), 10)
+        client.register_job(spec)
     assert server.address in str(caught.value)
 
 

@@ -43,7 +43,7 @@ class PostgresStore(CachedStore):
 
     def __init__(self, saver: Saver, reads: PostgresReads, page_token_key: bytes, observer: Observer) -> None:
         super().__init__(Writer(saver), reads, saver.clock, page_token_key, observer)
-        self._saver = saver
+        self.saver = saver
         self._retention = Retention(reads, self._prune_measurements)
         self.notices: _Publisher | None = None
         # Of outdated jobs, the version up to which followers were notified of every change.
@@ -122,7 +122,7 @@ class PostgresStore(CachedStore):
 
     def notice(self, notice: Notice) -> None:
         """Another server has changed a job."""
-        cached = self._cache.get(notice.job_id)
+        cached = self.cache.get(notice.job_id)
         if cached is not None and (notice.version == 0 or notice.version > cached.version):
             cached.outdated = True
             self._note_published(notice, self._published.pop(notice.job_id, cached.version))
@@ -148,14 +148,14 @@ class PostgresStore(CachedStore):
         self._subscriptions.publish_unknown()
 
     def _version(self, job_id: str) -> int | None:
-        cached = self._cache.get(job_id)
+        cached = self.cache.get(job_id)
         if cached is None or not cached.loaded or cached.outdated or cached.failed:
             return None
         return cached.version
 
     def distrust(self) -> None:
         """Reads every job again: after a failover a version may have been given twice."""
-        for cached in self._cache.values():
+        for cached in self.cache.values():
             cached.outdated = True
 
     async def expired_leases(self) -> Sequence[TrialId]:
@@ -178,5 +178,5 @@ class PostgresStore(CachedStore):
         closing = asyncio.create_task(super().close())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(closing), _FINISH_SECONDS)
-        await self._saver.close()
+        await self.saver.close()
         await closing

@@ -98,12 +98,12 @@ class Notices:
         self._listener = listener
         self._versions = versions
         self._others = others
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
         # A connection runs one statement at a time.
-        self._using = asyncio.Lock()
-        self._unsent: dict[str, Notice] = {}
+        self.lock = asyncio.Lock()
+        self.unsent: dict[str, Notice] = {}
         self._sending: asyncio.Task[None] | None = None
-        self._looks, self._pinged, self._heard = 0, 0, 0
+        self._looks, self.pinged, self.heard = 0, 0, 0
         self._heard_others: dict[int, float] = {}
         self._known: dict[str, int] = {}
 
@@ -119,7 +119,7 @@ class Notices:
             self._sending = asyncio.create_task(self._send())
 
     def _keep(self, notice: Notice) -> None:
-        before = self._unsent.get(notice.job_id)
+        before = self.unsent.get(notice.job_id)
         if before is not None:
             numbers = None
             if before.numbers is not None and notice.numbers is not None:
@@ -127,7 +127,7 @@ class Notices:
             notice = Notice(notice.job_id, notice.version, before.job or notice.job, numbers)
         if notice.numbers is not None and len(notice.numbers) > _MOST_NUMBERS:
             notice = notice._replace(numbers=None)
-        self._unsent[notice.job_id] = notice
+        self.unsent[notice.job_id] = notice
 
     async def follow(self) -> None:
         """Listens and polls until it is cancelled."""
@@ -141,50 +141,51 @@ class Notices:
         finally:
             if self._sending is not None:
                 self._sending.cancel()
-            if self._connection is not None:
-                await hang_up(self._connection)
+            if self.connection is not None:
+                await hang_up(self.connection)
 
     def connect_again(self) -> None:
         """Lets the next look connect to the host that takes writes."""
-        if self._connection is not None:
-            self._connection.terminate()
+        if self.connection is not None:
+            self.connection.terminate()
 
     async def _look(self) -> None:
         await self._connect()
         self._looks += 1
         earliest = monotonic() - _FORGET_SECONDS
         self._heard_others = {server: heard for server, heard in self._heard_others.items() if heard > earliest}
-        misses = self._heard != self._pinged or self._misses_one()
+        misses = self.heard != self.pinged or self._misses_one()
         if misses or self._looks % _POLLS_WITH_NOTICES == 0:
-            await self._poll()
+            await self.poll()
         if misses:
             self._listener.missed_notices()
-        await self._ping()
+        await self.ping()
 
     def _misses_one(self) -> bool:
         earliest = monotonic() - _SILENCE_SECONDS
         return any(self._heard_others.get(server, -math.inf) < earliest for server in self._others())
 
     async def _connect(self) -> None:
-        if self._connection is not None and not self._connection.is_closed():
+        if self.connection is not None and not self.connection.is_closed():
             return
-        self._heard = -1
+        self.heard = -1
         try:
             # A lost notice is made up for by the poll: it need not be durable.
             settings = {"synchronous_commit": "off"}
-            async with self._using:
-                self._connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
-                with may_be_terminated(self._connection):
-                    await self._connection.add_listener(_CHANNEL, self._receive)
+            async with self.lock:
+                self.connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
+                with may_be_terminated(self.connection):
+                    await self.connection.add_listener(_CHANNEL, self._receive)
         except ERRORS:
             # The writing connection tells what is wrong.
-            if self._connection is not None:
-                self._connection.terminate()
+            if self.connection is not None:
+                self.connection.terminate()
             return
-        if self._unsent and self._sending is None:
+        if self.unsent and self._sending is None:
             self._sending = asyncio.create_task(self._send())
 
-    async def _poll(self) -> None:
+    async def poll(self) -> None:
+        """Reads which of the followed jobs other servers have changed."""
         followed = sorted(self._listener.followed())
         try:
             found = await self._versions(followed) if followed else {}
@@ -203,18 +204,19 @@ class Notices:
                 self._listener.notice(Notice(job_id, version, job=True, numbers=None))
         self._known = {job_id: found.get(job_id, 0) for job_id in followed}
 
-    async def _ping(self) -> None:
-        self._pinged += 1
-        await self._notify(json.dumps([self._server, self._pinged]))
+    async def ping(self) -> None:
+        """Sends a message that this server hears if notices arrive."""
+        self.pinged += 1
+        await self._notify(json.dumps([self._server, self.pinged]))
 
     async def _send(self) -> None:
         try:
-            while self._unsent:
-                sent, self._unsent = self._unsent, {}
+            while self.unsent:
+                sent, self.unsent = self.unsent, {}
                 for payload in _payloads(self._server, sent.values()):
                     if not await self._notify(payload):
                         # Sent when there is a connection; a notice may come twice.
-                        later, self._unsent = self._unsent, sent
+                        later, self.unsent = self.unsent, sent
                         for notice in later.values():
                             self._keep(notice)
                         return
@@ -223,8 +225,8 @@ class Notices:
             self._sending = None
 
     async def _notify(self, payload: str) -> bool:
-        async with self._using:
-            connection = self._connection
+        async with self.lock:
+            connection = self.connection
             if connection is None or connection.is_closed():
                 return False
             try:
@@ -241,7 +243,7 @@ class Notices:
             server, *rest = json.loads(str(payload))
             if server == self._server:
                 if rest and isinstance(rest[0], int):
-                    self._heard = rest[0]
+                    self.heard = rest[0]
                 return
             self._heard_others[server] = monotonic()
             for each in rest:

@@ -42,7 +42,7 @@ class PostgresReads(Reads):
     )
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
-        self._pool = pool
+        self.pool = pool
         self.unusable = ""
 
     async def new_key(self) -> int:
@@ -77,7 +77,7 @@ class PostgresReads(Reads):
             StorageUnavailableError: nothing was changed.
         """
         try:
-            await self._pool.executemany(sql, parameters)
+            await self.pool.executemany(sql, parameters)
         except ERRORS as error:
             raise StorageUnavailableError(f"the database could not be written ({summary(error)}); retry") from error
 
@@ -104,7 +104,7 @@ class PostgresReads(Reads):
     async def _fetch_pooled(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
         try:
             # While the database is silent, those that wait for a connection do not become more and more.
-            async with self._pool.acquire(timeout=_ACQUIRE_SECONDS) as connection:
+            async with self.pool.acquire(timeout=_ACQUIRE_SECONDS) as connection:
                 return cast(Sequence[Row], await connection.fetch(sql, *map(_storable, parameters)))
         except ERRORS as error:
             raise StorageUnavailableError(f"the database could not be read ({summary(error)}); retry") from error

@@ -88,14 +88,14 @@ class Saver:
         self.others: Collection[int] = ()
         self.on_reconnect: Callable[[], Awaitable[None]] = _nothing
         self.on_set_back: Callable[[], None] = lambda: None
-        self._connector = connector
+        self.connector = connector
         self._observer = observer
         self._group = 0
-        self._using = asyncio.Lock()
-        self._connection: Connection | None = None
-        self._connected = asyncio.Event()
+        self.lock = asyncio.Lock()
+        self.connection: Connection | None = None
+        self.connected = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
-        self._why, self._summary = "", "it is away"
+        self.why, self._summary = "", "it is away"
         # PostgreSQL's processes for this connection, and for those before it that were lost.
         self._processes: list[int] = []
         self._outage_logged = False
@@ -109,21 +109,21 @@ class Saver:
         """
         await self._prepare(connection)
         self._processes = [await _process(connection)]
-        self._connection = connection
-        self._connected.set()
+        self.connection = connection
+        self.connected.set()
 
     async def close(self) -> None:
         """Closes the connection; what is under way is in doubt, and is not cancelled."""
         self._closing = True
-        self._connected.set()
+        self.connected.set()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.wait({self._reconnecting})
-        if self._connection is not None:
-            if self._using.locked():
+        if self.connection is not None:
+            if self.lock.locked():
                 # To close it would cancel a commit that waits for a standby, and leave it on this host alone.
-                self._connection.terminate()
-            await hang_up(self._connection)
+                self.connection.terminate()
+            await hang_up(self.connection)
 
     async def note(self) -> None:
         """Notes in the database that this server is there, and sets the clock.
@@ -131,7 +131,7 @@ class Saver:
         Raises:
             DatabaseAwayError: there is no connection.
         """
-        async with self._using:
+        async with self.lock:
             connection = self._there()
             try:
                 await self._note(connection)
@@ -192,7 +192,7 @@ class Saver:
 
     async def _save(self, call: GroupCall, *, single: bool) -> Sequence[int]:
         """Commits a group; returns the keys of jobs that have moved, and then has changed nothing."""
-        async with self._using:
+        async with self.lock:
             self._group += call.writes
             number = self._group if call.writes else 0
             give_up = monotonic() + _AWAY_SECONDS
@@ -250,41 +250,41 @@ class Saver:
         return bool(found)
 
     def _there(self) -> Connection:
-        if self._connection is None:
-            raise DatabaseAwayError(self._why or "it is not connected", self._summary)
-        if self._connection.is_closed():
-            self._lose(self._connection, DatabaseAwayError("the connection was closed"))
-            raise DatabaseAwayError(self._why, self._summary)
-        return self._connection
+        if self.connection is None:
+            raise DatabaseAwayError(self.why or "it is not connected", self._summary)
+        if self.connection.is_closed():
+            self._lose(self.connection, DatabaseAwayError("the connection was closed"))
+            raise DatabaseAwayError(self.why, self._summary)
+        return self.connection
 
     def _lose(self, connection: Connection, error: BaseException) -> None:
         connection.terminate()
-        if self._connection is connection and not self._closing:
-            self._connection = None
+        if self.connection is connection and not self._closing:
+            self.connection = None
             self._note_why(error)
-            self._connected.clear()
+            self.connected.clear()
             self._reconnecting = asyncio.create_task(self._reconnect(monotonic()), name="wattwise: reconnect")
 
     def _note_why(self, error: BaseException) -> None:
-        self._why, self._summary = explain(error), summary(error)
+        self.why, self._summary = explain(error), summary(error)
 
     async def _reconnected(self, give_up: float, lost: BaseException, doubt: BaseException | None) -> Connection:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._connected.wait(), max(0.0, give_up - monotonic()))
-        if self._connection is not None and not self._closing:
-            return self._connection
-        text = f"{explain(doubt or lost)}; since then: {'the server is stopping' if self._closing else self._why}"
+            await asyncio.wait_for(self.connected.wait(), max(0.0, give_up - monotonic()))
+        if self.connection is not None and not self._closing:
+            return self.connection
+        text = f"{explain(doubt or lost)}; since then: {'the server is stopping' if self._closing else self.why}"
         if doubt is None:
             raise DatabaseAwayError(text, self._summary) from lost
         raise InDoubtError(text) from doubt
 
     async def _reconnect(self, since: float) -> None:
-        log_event(log, logging.WARNING, "database lost", cause=self._why, message="connecting again")
+        log_event(log, logging.WARNING, "database lost", cause=self.why, message="connecting again")
         pause = _PAUSE_SECONDS
         while True:
             connection = None
             try:
-                connection = await self._connector.connect()
+                connection = await self.connector.connect()
                 self._processes.append(await _process(connection))
                 await self._outlast(connection, self._processes[:-1])
                 self._processes = self._processes[-1:]
@@ -303,8 +303,8 @@ class Saver:
             else:
                 break
         await self.on_reconnect()
-        self._connection = connection
-        self._connected.set()
+        self.connection = connection
+        self.connected.set()
         log_event(log, logging.INFO, "database found again", seconds=round(monotonic() - since, 3))
 
     async def _outlast(self, connection: Connection, processes: Sequence[int]) -> None:
@@ -314,7 +314,7 @@ class Saver:
             self._note_why(DatabaseAwayError("an earlier commit waits for a standby or a lock"))
             if not waits:
                 waits = True
-                log_event(log, logging.WARNING, "commit waits", message=f"{self._why}: calls that write are refused")
+                log_event(log, logging.WARNING, "commit waits", message=f"{self.why}: calls that write are refused")
             await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
 
     async def _prepare(self, connection: Connection) -> None:

@@ -96,7 +96,7 @@ class SqliteStore(CachedStore):
         if self._looked - before < _AWAY_MICROS:
             return
         self._grant_again()
-        for cached in self._cache.values():
+        for cached in self.cache.values():
             if cached.job is not None:
                 lease = cached.job.spec.lease_expiry(self._granted)
                 for trial in list(cached.running.values()):
@@ -120,7 +120,7 @@ class SqliteStore(CachedStore):
         again = []
         while self._leases and self._leases[0][0] <= now:
             _, job_id, key, number = heapq.heappop(self._leases)
-            cached = self._cache.get(job_id)
+            cached = self.cache.get(job_id)
             later = now + _RETRY, job_id, key, number
             trial = None if cached is None else cached.running.get(number)
             # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
@@ -149,12 +149,12 @@ class SqliteStore(CachedStore):
         await self._retention.prune(ended_before)
 
     async def _prune_measurements(self, todo: Sequence[PruneMeasurements]) -> None:
-        await self._writer.submit(NoOwner(), todo).durable()
+        await self.writer.submit(NoOwner(), todo).durable()
 
     async def _prune_events(self, todo: PruneEvents) -> None:
-        await self._writer.submit(NoOwner(), [todo]).durable()
+        await self.writer.submit(NoOwner(), [todo]).durable()
 
     def _lease_of(self, job_id: str, number: int) -> datetime | None:
-        cached = self._cache.get(job_id)
+        cached = self.cache.get(job_id)
         trial = cached.running.get(number) if cached else None
         return trial and trial.lease_expire_time
