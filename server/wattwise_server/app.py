@@ -127,7 +127,7 @@ def _add_services(
 
 @contextlib.asynccontextmanager
 async def _opened(database: str, observer: Observer, stop: asyncio.Event) -> AsyncIterator[Store]:
-    """The store; a signal ends the wait for a PostgreSQL that is away.
+    """Opens the store; a signal ends the wait for a PostgreSQL that is away.
 
     Raises:
         StartError: the database cannot be opened, or the signal came first.

@@ -305,7 +305,7 @@ def check_port(address: str, option: str) -> None:
 
 
 def port_error(address: str, option: str, error: OSError) -> StartError:
-    """The error for a port that cannot be opened: why, and what to do."""
+    """Returns the error for a port that cannot be opened: why, and what to do."""
     remedies = {
         errno.EADDRINUSE: f"another process uses the port; stop that process, or choose another port with {option}",
         errno.EADDRNOTAVAIL: f"{host_and_port(address)[0]} is not an address of this machine; change {option}",

@@ -23,7 +23,7 @@ HEARTBEATS_PER_LEASE = 3
 
 
 def identifier_fault(value: str) -> str | None:
-    """What is wrong with an id that a client chose; None if it is valid."""
+    """Returns what is wrong with an id that a client chose; None if it is valid."""
     if len(value) > MAX_ID_LENGTH:
         return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
     # isprintable is fast and rules out control characters and surrogates, which are no UTF-8.
@@ -124,7 +124,7 @@ UNDECIDED = frozenset({TrialStatus.INTERRUPTED, TrialStatus.FAILED})
 
 
 def undecided(reason: EndReason) -> TrialStatus:
-    """The status of a trial that ended without a decision."""
+    """Returns the status of a trial that ended without a decision."""
     return TrialStatus.INTERRUPTED if reason in INTERRUPTIONS else TrialStatus.FAILED
 
 
@@ -181,7 +181,7 @@ class JobSpec:
         return _span(self.trial_lease_seconds / HEARTBEATS_PER_LEASE) if self.trial_lease_seconds else None
 
     def lease_expiry(self, now: datetime) -> datetime | None:
-        """When a lease granted now expires; None is never."""
+        """Returns when a lease granted now expires; None is never."""
         return now + _span(self.trial_lease_seconds) if self.trial_lease_seconds else None
 
 
@@ -218,14 +218,14 @@ class Moments:
         return cls(len(values), mean, math.fsum((value - mean) ** 2 for value in values))
 
     def add(self, value: float) -> Moments:
-        """The moments with one more value."""
+        """Returns the moments with one more value."""
         count = self.count + 1
         step = value - self.mean
         mean = self.mean + step / count
         return Moments(count, mean, self.deviation + step * (value - mean))
 
     def merge(self, other: Moments) -> Moments:
-        """The moments of both series together (Chan, Golub, LeVeque, 1979)."""
+        """Returns the moments of both series together (Chan, Golub, LeVeque, 1979)."""
         if not self.count or not other.count:
             return self if self.count else other
         count = self.count + other.count
@@ -341,7 +341,7 @@ class Search:
         return tuple(arm for arm in self.arms if arm.available)
 
     def arm(self, batch_size: int) -> Arm:
-        """The arm of one batch size of the job."""
+        """Returns the arm of one batch size of the job."""
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
 
 
@@ -398,7 +398,7 @@ class DetectedChange(NamedTuple):
 def batch_size_in_use(
     *, pinned: int | None, best_known: int | None, default: int, available: Collection[int], failing: Collection[int]
 ) -> int | None:
-    """The batch size that a launch gets unless another one is tried; None if no batch size is left.
+    """Returns the batch size that a launch gets unless another one is tried; None if no batch size is left.
 
     Without a pinned or a best known one, it is the available one that is nearest to the default, the smaller of two.
     One whose last three or more trials failed is used only if there is no other.
@@ -466,14 +466,14 @@ class MonitorKinds(NamedTuple):
         return "+".join(self.kinds)
 
     def joined(self, other: MonitorKinds) -> MonitorKinds:
-        """The monitor of energy that comes from both."""
+        """Returns the monitor of energy that comes from both."""
         if not self.kinds or not other.kinds:
             return self if self.kinds else other
         quality = self.quality if self.quality is other.quality else EnergyQuality.PARTLY_ESTIMATED
         return MonitorKinds(tuple(dict.fromkeys(self.kinds + other.kinds)), quality)
 
     def same_kinds(self, other: MonitorKinds) -> bool:
-        """Whether both have the same kinds, in any order."""
+        """Returns whether both have the same kinds, in any order."""
         return set(self.kinds) == set(other.kinds)
 
 
@@ -533,7 +533,7 @@ class Job:
     warnings: tuple[TrialWarning, ...] = ()
 
     def counts(self, trial: Trial) -> bool:
-        """Whether the search counts a trial."""
+        """Returns whether the search counts a trial."""
         return trial.number > self.reset_after and not trial.excluded
 
     @property
@@ -542,12 +542,12 @@ class Job:
         return self.search.num_trials
 
     def power_limit(self, batch_size: int) -> PowerLimitState:
-        """What is known about the power limits of a batch size."""
+        """Returns what is known about the power limits of a batch size."""
         known = (state for state in self.power_limits if state.batch_size == batch_size)
         return next(known, PowerLimitState(batch_size))
 
     def with_power_limit(self, changed: PowerLimitState) -> Job:
-        """The job with the state of one batch size replaced."""
+        """Returns the job with the state of one batch size replaced."""
         others = (state for state in self.power_limits if state.batch_size != changed.batch_size)
         return replace(self, power_limits=tuple(sorted((*others, changed), key=lambda state: state.batch_size)))
 
@@ -604,7 +604,7 @@ class Usage(NamedTuple):
     carbon_grams: float | None = None
 
     def plus(self, other: Usage) -> Usage:
-        """The sum; it leaves out what is unknown of one of both."""
+        """Returns the sum; it leaves out what is unknown of one of both."""
         return Usage(
             self.time_seconds + other.time_seconds,
             _sum(self.energy_joules, other.energy_joules),
@@ -614,7 +614,7 @@ class Usage(NamedTuple):
         )
 
     def times(self, factor: float) -> Usage:
-        """A multiple."""
+        """Returns a multiple."""
         return Usage(
             factor * self.time_seconds,
             None if self.energy_joules is None else factor * self.energy_joules,
@@ -634,7 +634,7 @@ class Quantities(NamedTuple):
     carbon_grams: float | None = None
 
     def plus(self, other: Quantities) -> Quantities:
-        """The sum; known if either is."""
+        """Returns the sum; known if either is."""
         return Quantities(*map(_sum, self, other))
 
 
@@ -694,7 +694,7 @@ class Totals(NamedTuple):
     last_time: datetime | None = None
 
     def plus(self, other: Totals) -> Totals:
-        """Those of both together."""
+        """Returns those of both together."""
         return Totals(
             self.num_jobs + other.num_jobs,
             self.num_running_trials + other.num_running_trials,
@@ -760,7 +760,7 @@ class Measurement(NamedTuple):
         return self.computed or self
 
     def repeats(self, other: Measurement) -> bool:
-        """Whether both report the same epoch with the same numbers."""
+        """Returns whether both report the same epoch with the same numbers."""
         if self.epoch != other.epoch:
             return False
         same_metric = self.metric == other.metric or (math.isnan(self.metric) and math.isnan(other.metric))
@@ -781,7 +781,7 @@ class MetricSpan(NamedTuple):
     most: float | None = None
 
     def add(self, metric: float) -> MetricSpan:
-        """The metrics with that of one more epoch."""
+        """Returns the metrics with that of one more epoch."""
         if math.isnan(metric):
             return self._replace(epochs=self.epochs + 1)
         first = self.first if self.epochs else metric
@@ -859,7 +859,7 @@ class Trial(NamedTuple):
         return TrialId(self.job_id, self.launch_id, self.number)
 
     def renew(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
-        """A running trial with its newest measurement and its lease, and without the outcome of an earlier end.
+        """Returns a running trial with its newest measurement and its lease, and without the outcome of an earlier end.
 
         Faster than `_replace`, for every report.
         """
@@ -876,7 +876,7 @@ class Trial(NamedTuple):
         return self.status is TrialStatus.RUNNING
 
     def lease_expired(self, now: datetime) -> bool:
-        """Whether it runs on an expired lease."""
+        """Returns whether it runs on an expired lease."""
         return self.running and self.lease_expire_time is not None and self.lease_expire_time <= now
 
     @property

@@ -67,7 +67,7 @@ class Setting(NamedTuple):
 
 
 def setting(group: Group, default: Any, kind: Kind | None, text: str) -> Any:
-    """A field of a dataclass of settings, whose option has the name of the field; `kind` is None for a switch."""
+    """Returns a field of a dataclass of settings; its option has the field's name. `kind` is None for a switch."""
     return field(default=default, metadata={SETTING: Setting(kind, text, group)})
 
 
@@ -85,7 +85,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
 
 
 def settings_of(settings: type[Settings], args: argparse.Namespace) -> Settings:
-    """The settings of parsed arguments."""
+    """Returns the settings of parsed arguments."""
     values = {
         each.name: settings_of(type(each.default), args) if is_dataclass(each.default) else getattr(args, each.name)
         for each in fields(settings)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def settings_of(settings: type[Settings], args: argparse.Namespace) -> Settings:
 
 
 def declared_settings(settings: type[Any]) -> Iterator[Field[Any]]:
-    """The fields with an option of a dataclass, and of the dataclasses in it."""
+    """Yields the fields with an option of a dataclass, and of the dataclasses in it."""
     for each in fields(settings):
         if is_dataclass(each.default):
             yield from declared_settings(type(each.default))
@@ -132,7 +132,7 @@ def add_switch(options: Options, name: str, text: str, *, variable: str = "") ->
 
 
 def one_of(metavar: str, values: Sequence[str]) -> Kind:
-    """One of these words."""
+    """Returns a kind whose values are these words."""
 
     def parse(text: str) -> str:
         if text not in values:
@@ -143,7 +143,7 @@ def one_of(metavar: str, values: Sequence[str]) -> Kind:
 
 
 def whole_number(metavar: str, least: int, most: int, more: str = "") -> Kind:
-    """An integer within bounds; `more` is added to the error."""
+    """Returns a kind whose values are integers within bounds; `more` is added to the error."""
 
     def parse(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) < 20
@@ -155,12 +155,12 @@ def whole_number(metavar: str, least: int, most: int, more: str = "") -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """A value, or nothing for an empty text, such as that of a variable that is set to nothing."""
+    """Returns a kind that also accepts an empty text, which is no value, such as that of a variable set to nothing."""
     return Kind(kind.metavar, lambda text: kind.parse(text) if text else None)
 
 
 def amount(metavar: str, most: float, unit: str, more: str = "", least: float = 0) -> Kind:
-    """A number from `least` to `most`; `more` is added to the error."""
+    """Returns a kind whose values are numbers from `least` to `most`; `more` is added to the error."""
 
     def parse(text: str) -> float:
         try:
@@ -197,7 +197,7 @@ def _path(text: str) -> Path | None:
 
 
 def _url(text: str) -> str:
-    """A URL, or what the file behind an @ holds: a password is in neither a command line nor a variable then."""
+    """Returns a URL, or that in the file behind an @, which keeps passwords out of command lines and variables."""
     if not text.startswith("@"):
         return text
     try:

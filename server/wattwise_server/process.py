@@ -27,7 +27,7 @@ def raise_file_limit() -> int:
 
 
 def open_files() -> int:
-    """The number of open files; 0 where the system does not say."""
+    """Returns the number of open files; 0 where the system does not say."""
     try:
         with os.scandir("/proc/self/fd") as files:
             return sum(1 for _ in files)
@@ -46,7 +46,7 @@ def share_heap() -> None:
 
 
 def signalled(*numbers: signal.Signals) -> asyncio.Event:
-    """An event that is set when the process gets one of these signals."""
+    """Returns an event that is set when the process gets one of these signals."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in numbers:

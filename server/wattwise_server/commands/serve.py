@@ -47,7 +47,7 @@ COMMAND = ServeCommand()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m wattwise_server`: the same as `wattwise serve`."""
+    """Runs `python -m wattwise_server`, which is the same as `wattwise serve`."""
     parser = argparse.ArgumentParser(prog="wattwise serve", description="The same as `wattwise serve`.")
     COMMAND.add_arguments(parser)
     arguments = sys.argv[1:] if argv is None else argv
@@ -59,7 +59,7 @@ def _announce(address: str) -> None:
 
 
 def config_of(args: argparse.Namespace) -> Config:
-    """The Config of parsed arguments.
+    """Returns the Config of parsed arguments.
 
     Raises:
         StartError: they do not fit together.

@@ -53,7 +53,7 @@ class Fresh(Generic[T]):
         self._closed = False
 
     def ask(self) -> Computed[T] | None:
-        """The newest value, after waiting for another one for a moment; None if there is none yet.
+        """Returns the newest value, after waiting for another one for a moment; None if there is none yet.
 
         To be called in another thread than the event loop's.
         """
@@ -98,7 +98,7 @@ class Fresh(Generic[T]):
 
 @asynccontextmanager
 async def fresh(compute: Callable[[], Awaitable[T]], what: str) -> AsyncIterator[Fresh[T]]:
-    """A value that is computed, when it is asked for, until the block is left."""
+    """Provides a value that is computed when it is asked for, until the block is left."""
     value = Fresh(compute, what)
     try:
         yield value

@@ -59,7 +59,7 @@ class JobMetrics(Collector):
         self._ask = ask
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics without samples."""
+        """Yields the metrics without samples."""
         for family in self._families:
             if family.of_all:
                 yield _gauge(f"wattwise_{family.of_all}", family, "all jobs", ())
@@ -68,7 +68,7 @@ class JobMetrics(Collector):
         yield _computed()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The metrics; those that are not known have no samples."""
+        """Yields the metrics; those that are not known have no samples."""
         found = self._ask()
         if found is None:
             return

@@ -78,7 +78,7 @@ class RefusalSource(NamedTuple):
 
 
 def logged_reason(reason: str) -> str:
-    """A reason as the log has it."""
+    """Returns a reason as the log has it."""
     return reason.removeprefix("ERROR_REASON_")
 
 
@@ -114,7 +114,7 @@ class RefusalLimit:
         return count <= self._lines_of(source)
 
     def left_out(self, now: float) -> list[tuple[RefusalSource, int]]:
-        """The sources and numbers of the refusals that were not logged, once their span of time is over.
+        """Returns the sources and numbers of the refusals that were not logged, once their span of time is over.
 
         Args:
             now: Seconds on a clock that does not jump.
@@ -180,7 +180,7 @@ class HumanFormatter(_Formatter):
     """Time, level, event and `key=value` for each field; a traceback follows in lines that start with a bar."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Returns the text of a record."""
         ours = record.name.partition(".")[0] == "wattwise_server"
         words = [self._time(record), f"{record.levelname:7}", "" if ours else f"{record.name}:"]
         words.append(printable(record.getMessage()))
@@ -193,7 +193,7 @@ class JsonFormatter(_Formatter):
     """One object per line: time, level, event, logger, the fields, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Returns the text of a record."""
         document: dict[str, Any] = {
             "time": self._time(record),
             "level": record.levelname.lower(),

@@ -86,7 +86,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def _only_metrics(app: Callable[..., Any]) -> Callable[..., Any]:
-    """prometheus_client's app answers every path."""
+    """Limits an app to /metrics: that of prometheus_client answers every path."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         if environ["PATH_INFO"] == "/metrics":

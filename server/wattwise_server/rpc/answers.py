@@ -99,7 +99,7 @@ def _policy_details(known: PolicyDetails) -> Mapping[str, object]:
 
 
 def _of_policy(kind: type[Message], policy: str, value: object) -> Mapping[str, object]:
-    """The fields of a message that has one field for each policy; nothing if the contract does not know the policy."""
+    """Returns the fields of a message with one field for each policy; none if the contract does not know the policy."""
     field = kind.DESCRIPTOR.fields_by_name.get(policy)
     return {} if field is None or field.message_type is None else {policy: _COPIER.fields(field.message_type)(value)}
 
@@ -124,17 +124,17 @@ _bucket, _point = _COPIER.fields(v1.TrialBucket.DESCRIPTOR), _COPIER.fields(v1.S
 
 
 def job(known: Job) -> v1.Job:
-    """A job."""
+    """Returns a job."""
     return message(v1.Job, job_view(known))
 
 
 def trial(known: Trial) -> v1.Trial:
-    """A trial as its trainer sees it."""
+    """Returns a trial as its trainer sees it."""
     return message(v1.Trial, TrialView(known))
 
 
 def trial_range(known: TrialRange) -> v1.ListTrialBucketsResponse:
-    """A range of trials, as a page of its own."""
+    """Returns a range of trials, as a page of its own."""
     return v1.ListTrialBucketsResponse(
         buckets=map(_bucket, known.buckets), savings_points=map(_point, known.savings_points)
     )

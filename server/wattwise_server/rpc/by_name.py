@@ -49,11 +49,11 @@ class Copier:
         self._known: dict[Kind, Convert] = {}
 
     def message(self, kind: type[M], value: object) -> M:
-        """A message with the attributes of a value."""
+        """Returns a message with the attributes of a value."""
         return kind(**self.fields(kind.DESCRIPTOR)(value))
 
     def fields(self, kind: Kind) -> Convert:
-        """What maps a value to the fields of a message."""
+        """Returns what maps a value to the fields of a message."""
         convert = self._known.get(kind)
         if convert is None:
             convert = self._known[kind] = self._conversions.get(kind) or self._copying(kind)
@@ -79,7 +79,7 @@ class Copier:
         return fields
 
     def _conversion(self, field: FieldDescriptor) -> Convert | None:
-        """How the value of a field is converted; None if the constructor accepts it as it is."""
+        """Returns how the value of a field is converted; None if the constructor accepts it as it is."""
         if field.enum_type is not None:
             return _number_of(field.enum_type)
         if field.message_type is None or field.message_type.GetOptions().map_entry:
@@ -92,7 +92,7 @@ class Copier:
 
 
 def _number_of(kind: EnumDescriptor) -> Convert:
-    """What maps a member of an Enum, or its value, to the number of the wire's value, whose name ends with it."""
+    """Returns what maps a member of an Enum, or its value, to the number of the wire's value of this name."""
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     numbers = {each.name.removeprefix(prefix): each.number for each in kind.values}
     return lambda member: numbers[member if isinstance(member, str) else member.value]
@@ -105,7 +105,7 @@ def _timestamp(time: datetime) -> Mapping[str, int]:
 
 @lru_cache(maxsize=64)
 def _duration(span: timedelta) -> Duration:
-    """A span as a message, which nobody changes."""
+    """Returns a span as a message, which nobody changes."""
     message = Duration()
     message.FromTimedelta(span)
     return message

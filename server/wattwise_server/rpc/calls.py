@@ -85,7 +85,7 @@ class Arrivals:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     async def request(self, context: Context) -> bytes | None:
-        """The request of a call, in the call's own task; None if its client sends none. A refused call ends here."""
+        """Returns the request of a call, in its task; None if the client sends none. A refused call ends here."""
         task, tasks = _current_task(), self._tasks
         tasks[task] = None
         if len(tasks) > self._limit:
@@ -213,7 +213,7 @@ class Method:
             self._answer = self._answered_in_turn if self._ours else self._answered
 
     def _counters(self, direction: str) -> Sequence[Callable[[], None]]:
-        """The counters of a stream's messages."""
+        """Returns the counters of a stream's messages."""
         if not self._streams:
             return ()
         counters = (each.message_counter(self._name, direction) for each in self._listeners)
@@ -240,6 +240,9 @@ class Method:
             if ours and shared.drain.begun:
                 raise ShuttingDownError  # noqa: TRY301 - becomes a status below, like every error
             call.response = await self._answer(call, context, data)
+        except grpc.aio.AbortError:
+            call.code = _code_name(context.code())
+            raise
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each becomes a status
             await self._fail(call, context, error)
         else:
@@ -257,9 +260,6 @@ class Method:
         match error:
             case ServiceError():
                 await _abort(call, context, status_of(error))
-            case grpc.aio.AbortError():
-                call.code = _code_name(context.code())
-                raise error
             case asyncio.CancelledError() | grpc.aio.InternalError():
                 # An InternalError is a message that could not be sent, because the call had ended just before.
                 left = context.time_remaining()
@@ -289,6 +289,7 @@ class Method:
                 call.request = None
 
     async def _answered(self, call: Call, context: Context, data: Any) -> Any:
+        """Parses the request, checks the caller and calls the handler."""
         authorization, drain = self._shared.authorization, self._shared.drain
         if self._reads_stream:
             caller = authorization.admit(call) if authorization is not None else None
@@ -314,7 +315,7 @@ class Method:
         return None
 
     def _next_request(self, caller: Caller | None, data: bytes) -> Any:
-        """The next request of a stream."""
+        """Returns the next request of a stream."""
         for count in self._received:
             count()
         message = self._parsed(data, self._usual)
@@ -377,7 +378,7 @@ class Methods(grpc.GenericRpcHandler):
             self._handlers[method] = Method(method, handler, self._shared).handler()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """The handler of a method; for an unknown one, a handler that refuses the call."""
+        """Returns the handler of a method; for an unknown one, a handler that refuses the call."""
         method = handler_call_details.method
         return self._handlers.get(method) or self._refusing_unknown(method)
 
@@ -410,7 +411,7 @@ def _current_task() -> asyncio.Task[Any]:
 
 
 def _with_token_checked(caller: Caller | None, message: Any) -> Any:
-    """A response of a stream, if the caller's token is still valid."""
+    """Returns a message of a response stream, after checking the caller's token again."""
     if caller is not None:
         caller.check_token()
     return message

@@ -67,13 +67,13 @@ _STOP_SECONDS = 2.0
 
 
 def new_server(methods: Methods, connections: int, *options: tuple[str, int]) -> grpc.aio.Server:
-    """A server with at most so many connections."""
+    """Returns a server with at most so many connections."""
     limit = ("grpc.max_allowed_incoming_connections", connections)
     return grpc.aio.server(handlers=(methods,), options=(*_OPTIONS, limit, *options))
 
 
 def age_options(age_seconds: float, grace_seconds: float) -> tuple[tuple[str, int], ...]:
-    """When gRPC closes a connection that is in use, and how long its calls may go on then; an age of 0 is never."""
+    """Returns gRPC's options for the age of a connection in use, and the time for its last calls; age 0 is no limit."""
     if age_seconds == 0:
         return ()
     return (
@@ -108,7 +108,7 @@ def bind(server: grpc.aio.Server, address: str, option: str, certificates: Certi
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
     def fetch() -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC, one thread at a time, before every handshake; None means no change."""
+        """Returns changed certificates, or None. gRPC calls it before every handshake, one thread at a time."""
         changed = certificates.take_reloaded()
         return _configuration(changed) if changed else None
 

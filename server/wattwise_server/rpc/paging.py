@@ -57,7 +57,7 @@ class PageSpace:
         self._num_bytes = 0
 
     def takes(self, item: Message) -> bool:
-        """Whether another item fits; the first one always does. If so, it counts from now on."""
+        """Returns whether another item fits, and counts it if so; the first one always fits."""
         num_bytes = self._num_bytes + item.ByteSize() + _ITEM_BYTES
         if self._num_bytes and num_bytes > PAGE_BYTES:
             return False
@@ -110,7 +110,7 @@ async def fill(
 
 
 def page_size(requested: int, usual: int = USUAL_PAGE, largest: int = LARGEST_PAGE) -> int:
-    """How many items to return: 0 means `usual`, and more than `largest` means `largest`.
+    """Returns the number of items of a page: 0 means `usual`, and more than `largest` means `largest`.
 
     Raises:
         InvalidRequestError: the size is negative.
@@ -134,19 +134,19 @@ class PageTokens:
         self._cipher = AESSIV(hmac.digest(key, b"page tokens", "sha512"))
 
     def token(self, request: ListRequest, place: Place) -> str:
-        """The token of the place behind which the next page of a list begins."""
+        """Returns the token of the place behind which the next page of a list begins."""
         # A time is negative before 1970.
         return self._token(request, struct.pack(f">{len(place)}q", *place))
 
     def job_token(self, request: v1.ListJobsRequest, place: JobPlace) -> str:
-        """Like `token`, for a list of jobs."""
+        """Returns the token of a place in a list of jobs; see `token`."""
         return self._token(request, place.encode()) if isinstance(place, str) else self.token(request, (place,))
 
     def _token(self, request: ListRequest, place: bytes) -> str:
         return base64.urlsafe_b64encode(self._cipher.encrypt(place, _bound_to(request))).decode()
 
     def place(self, request: ListRequest) -> Place:
-        """The place behind which the page of a request begins; empty for the first one.
+        """Returns the place behind which the page of a request begins; empty for the first one.
 
         Raises:
             InvalidRequestError: its page token is not one of this list and this caller.
@@ -155,7 +155,7 @@ class PageTokens:
         return struct.unpack(f">{len(place) // struct.calcsize('>q')}q", place)
 
     def job_place(self, request: v1.ListJobsRequest) -> JobPlace:
-        """Like `place`, for a list of jobs; 0 for the first page."""
+        """Returns the place in a list of jobs; 0 for the first page; see `place`."""
         if request.order == v1.JOB_ORDER_ID:
             return self._place(request).decode()
         return next(iter(self.place(request)), 0)
@@ -175,7 +175,7 @@ class PageTokens:
 
 
 def _bound_to(request: ListRequest) -> list[bytes]:
-    """What a token is good for: the method, the caller and the fields that say what is listed."""
+    """Returns what a token is good for: the method, the caller and the fields that say what is listed."""
     listed = copy.deepcopy(request)
     # Pages of one list may have different sizes.
     listed.ClearField("page_token")

@@ -45,7 +45,7 @@ PersonsRequest: TypeAlias = v1.GetTrialRequest | v1.ListMeasurementsRequest | v1
 
 
 def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
-    """The fields of the job that the client set.
+    """Returns the fields of the job that the client set.
 
     Raises:
         InvalidJobSpecError: the request contains no job, or fields that are unknown.
@@ -78,7 +78,7 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
 
 
 def policy_draft(request: v1.SetJobPolicyRequest) -> JobDraft:
-    """The policy and those of its parameters that the client set.
+    """Returns the policy and those of its parameters that the client set.
 
     Raises:
         InvalidJobSpecError: the request contains no policy, or fields that are unknown.
@@ -120,7 +120,7 @@ def _check_known(message: Message, path: str) -> None:
 
 
 def _unknown_fields(message: Message, path: str) -> Iterator[tuple[str, int]]:
-    """The numbers of the unknown fields in a message and in those inside, with the paths of their messages."""
+    """Yields the numbers of the unknown fields in a message and in those inside, with the paths of their messages."""
     for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]  # its stub lacks __iter__
         yield path, unknown.field_number
     for field, value in message.ListFields():
@@ -132,7 +132,7 @@ def _unknown_fields(message: Message, path: str) -> Iterator[tuple[str, int]]:
 
 
 def trial_id(request: TrainersRequest) -> TrialId:
-    """The trial of a trainer's request.
+    """Returns the trial of a trainer's request.
 
     Raises:
         InvalidRequestError: the request names no trial.
@@ -141,7 +141,7 @@ def trial_id(request: TrainersRequest) -> TrialId:
 
 
 def shown_trial_id(request: PersonsRequest) -> TrialId:
-    """The trial of a person's call, named by its launch or its number or both.
+    """Returns the trial of a person's call, named by its launch or its number or both.
 
     Raises:
         InvalidRequestError: the request names no trial.
@@ -160,7 +160,7 @@ def shown_trial_id(request: PersonsRequest) -> TrialId:
 
 
 def report(request: v1.ReportResultRequest) -> Report:
-    """One epoch's measurement.
+    """Returns one epoch's measurement.
 
     Raises:
         InvalidResultError: the request contains no result.
@@ -172,7 +172,7 @@ def report(request: v1.ReportResultRequest) -> Report:
 
 
 def result(measured: v1.TrainingResult) -> Report:
-    """One epoch's measurement.
+    """Returns one epoch's measurement.
 
     Raises:
         InvalidRequestError: the result names no trial.
@@ -217,7 +217,7 @@ def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
 
 
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
-    """A trial that ran without the server, with the faults of its times, and of metrics that are not set."""
+    """Returns a trial that ran without the server, with the faults of its times, and of metrics that are not set."""
     faults: list[Violation] = []
     sent: Sequence[v1.Measurement] = request.measurements
     if len(sent) > MAX_MEASUREMENTS:
@@ -282,7 +282,7 @@ def _check_named(holder: v1.TrainingResult | TrainersRequest | PersonsRequest, w
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | UnknownEndReason | None:
-    """A trainer's reason; None if it is unspecified."""
+    """Returns a trainer's reason; None if it is unspecified."""
     if reason not in v1.EndReason.values():
         return UnknownEndReason(reason)
     name = _choice(reason, v1.EndReason, "end_reason", [])
@@ -290,7 +290,7 @@ def end_reason(reason: v1.EndReason.ValueType) -> EndReason | UnknownEndReason |
 
 
 def _choice(value: int, kind: Any, field: str, faults: list[Violation]) -> str:
-    """The name of an enum's value without its prefix; empty if it is unspecified or, which is a fault, unknown."""
+    """Returns an enum's name without its prefix; empty if the value is unspecified or, which is a fault, unknown."""
     if not value:
         return ""
     unset, *names = kind.keys()
@@ -301,7 +301,7 @@ def _choice(value: int, kind: Any, field: str, faults: list[Violation]) -> str:
 
 
 def _choices(values: Sequence[int], kind: Any, field: str, faults: list[Violation]) -> list[str]:
-    """The names of an enum's values without their prefix, each once; adds the faults of all other values."""
+    """Returns the distinct names of an enum's values without their prefix; adds the faults of all other values."""
     names: dict[str, None] = {}
     for place, value in enumerate(values):
         if not value:
@@ -313,7 +313,7 @@ def _choices(values: Sequence[int], kind: Any, field: str, faults: list[Violatio
 
 
 def job_list(request: v1.ListJobsRequest) -> JobList:
-    """Which jobs a list has.
+    """Returns which jobs a list contains.
 
     Raises:
         InvalidRequestError: a value is unknown or too long.
@@ -335,7 +335,7 @@ def job_list(request: v1.ListJobsRequest) -> JobList:
 
 
 def trial_list(request: v1.ListTrialsRequest) -> TrialList:
-    """Which trials a list has.
+    """Returns which trials a list contains.
 
     Raises:
         InvalidRequestError: a value is unknown, or fields contradict each other.
@@ -367,7 +367,7 @@ def trial_list(request: v1.ListTrialsRequest) -> TrialList:
 
 
 def first_place(request: v1.ListTrialsRequest) -> Place:
-    """The place behind which the first page of trials begins."""
+    """Returns the place behind which the first page of trials begins."""
     number = request.from_trial_number
     if not number:
         return ()
@@ -375,7 +375,7 @@ def first_place(request: v1.ListTrialsRequest) -> Place:
 
 
 def event_list(request: v1.ListEventsRequest) -> EventList:
-    """Which events a list has.
+    """Returns which events a list contains.
 
     Raises:
         InvalidRequestError: the kind is unknown.
@@ -390,7 +390,7 @@ def event_list(request: v1.ListEventsRequest) -> EventList:
 def batch_size(
     request: v1.SetBatchSizeBannedRequest | v1.SetPinnedBatchSizeRequest | v1.ReadmitBatchSizeRequest,
 ) -> int:
-    """The batch size of a request.
+    """Returns the batch size of a request.
 
     Raises:
         InvalidRequestError: it is not set.
@@ -403,7 +403,7 @@ def batch_size(
 def required(
     request: v1.SetTrialExcludedRequest | v1.SetBatchSizeBannedRequest | v1.SetJobPausedRequest, field: str
 ) -> bool:
-    """The value of a field that must be set.
+    """Returns the value of a field that must be set.
 
     Raises:
         InvalidRequestError: it is unset.
@@ -414,7 +414,7 @@ def required(
 
 
 def every(request: v1.SetBaselineEveryRequest) -> int:
-    """How many launches one baseline comes in.
+    """Returns how many launches one baseline comes in.
 
     Raises:
         InvalidRequestError: it is not set.
@@ -425,7 +425,7 @@ def every(request: v1.SetBaselineEveryRequest) -> int:
 
 
 def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest | v1.ReadmitBatchSizeRequest) -> str:
-    """The id by which a retry is recognized.
+    """Returns the id by which a retry is recognized.
 
     Raises:
         InvalidRequestError: it is empty or invalid.
@@ -439,7 +439,7 @@ def request_id(request: v1.ResetJobRequest | v1.RequestBaselineRequest | v1.Read
 
 
 def create_time(request: v1.DeleteJobRequest) -> datetime | None:
-    """When the job to delete was registered; None if that does not matter.
+    """Returns when the job to delete was registered; None if that does not matter.
 
     Raises:
         InvalidRequestError: it is no time.
@@ -454,7 +454,7 @@ def create_time(request: v1.DeleteJobRequest) -> datetime | None:
 
 
 def max_ranges(request: v1.ListTrialBucketsRequest) -> int:
-    """Into how many ranges the trials are divided at most.
+    """Returns the largest number of ranges that the trials are divided into.
 
     Raises:
         InvalidRequestError: it is negative or too large.
@@ -466,7 +466,7 @@ def max_ranges(request: v1.ListTrialBucketsRequest) -> int:
 
 
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
-    """The samples of a profile, no more than it takes to refuse them."""
+    """Returns the samples of a profile, no more than it takes to refuse them."""
     sent = request.samples[: MAX_SAMPLES + 1]
     return [
         PowerSample(

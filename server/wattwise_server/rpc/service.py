@@ -102,14 +102,14 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         return v1.ImportTrialResponse(trial=answers.trial(trial), created=created)
 
     async def LookupTrial(self, request: v1.LookupTrialRequest, context: Context) -> v1.LookupTrialResponse:
-        """The trial of a launch."""
+        """Returns the trial of a launch."""
         trial = await self._training.lookup(request.job_id, request.launch_id)
         return v1.LookupTrialResponse(trial=answers.trial(trial))
 
     async def AcquirePowerLimit(
         self, request: v1.AcquirePowerLimitRequest, context: Context
     ) -> v1.AcquirePowerLimitResponse:
-        """What a trial does about the power limit of its batch size."""
+        """Returns what a trial does about the power limit of its batch size."""
         return answers.message(
             v1.AcquirePowerLimitResponse, await self._power_limits.acquire(requests.trial_id(request))
         )
@@ -135,12 +135,12 @@ class JobReaderService(v1.JobReaderServicer):
         self._pace = WatchPace()
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
-        """One job."""
+        """Returns one job."""
         job = await self._administration.job(request.job_id)
         return answers.message(v1.GetJobResponse, job_with_details(job))
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
-        """A page of jobs."""
+        """Returns a page of jobs."""
         size, wanted, after = together(
             lambda: page_size(request.page_size),
             lambda: requests.job_list(request),
@@ -162,7 +162,7 @@ class JobReaderService(v1.JobReaderServicer):
         return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
-        """A page of trials."""
+        """Returns a page of trials."""
         size, wanted, place = together(
             lambda: page_size(request.page_size),
             lambda: requests.trial_list(request),
@@ -185,13 +185,13 @@ class JobReaderService(v1.JobReaderServicer):
         return page
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
-        """One trial with its power profile."""
+        """Returns one trial with its power profile."""
         return answers.message(v1.GetTrialResponse, await self._administration.trial(requests.shown_trial_id(request)))
 
     async def ListMeasurements(
         self, request: v1.ListMeasurementsRequest, context: Context
     ) -> v1.ListMeasurementsResponse:
-        """A page of measurements."""
+        """Returns a page of measurements."""
         size, key, place = together(
             lambda: page_size(request.page_size, USUAL_MEASUREMENTS, MOST_MEASUREMENTS),
             lambda: requests.shown_trial_id(request),
@@ -212,7 +212,7 @@ class JobReaderService(v1.JobReaderServicer):
         return page
 
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
-        """A page of events."""
+        """Returns a page of events."""
         size, after, wanted = together(
             lambda: page_size(request.page_size),
             lambda: self._tokens.place(request),
@@ -235,7 +235,7 @@ class JobReaderService(v1.JobReaderServicer):
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
-        """The current state of a job, then its newest state after changes."""
+        """Yields the current state of a job, then its newest state after changes."""
         with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:
@@ -245,7 +245,7 @@ class JobReaderService(v1.JobReaderServicer):
     async def WatchTrials(
         self, request: v1.WatchTrialsRequest, context: Context
     ) -> AsyncGenerator[v1.WatchTrialsResponse, None]:
-        """The running trials of a job, then those that change."""
+        """Yields the running trials of a job, then those that change."""
         with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_trials(request.job_id)) as changes:
                 async for trials in changes:
@@ -262,7 +262,7 @@ class JobReaderService(v1.JobReaderServicer):
     async def WatchJobs(
         self, request: v1.WatchJobsRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobsResponse, None]:
-        """Which jobs change."""
+        """Yields the ids of jobs that change."""
         with self._streams.opened():
             async with aclosing(self._administration.watch_jobs(request.job_id_prefix)) as changes:
                 async for job_ids, others in changes:
@@ -272,14 +272,14 @@ class JobReaderService(v1.JobReaderServicer):
     async def GetJobStatistics(
         self, request: v1.GetJobStatisticsRequest, context: Context
     ) -> v1.GetJobStatisticsResponse:
-        """The figures of a job."""
+        """Returns the figures of a job."""
         statistics = await self._statistics.job(request.job_id)
         return v1.GetJobStatisticsResponse(statistics=answers.message(v1.JobStatistics, statistics))
 
     async def ListTrialBuckets(
         self, request: v1.ListTrialBucketsRequest, context: Context
     ) -> v1.ListTrialBucketsResponse:
-        """A page of ranges of trials."""
+        """Returns a page of ranges of trials."""
         job_id, size, max_ranges, place = together(
             lambda: check_job_id(request.job_id),
             lambda: page_size(request.page_size, MAX_RANGES, MAX_RANGES),
@@ -309,7 +309,7 @@ class JobReaderService(v1.JobReaderServicer):
     async def ListPowerProfiles(
         self, request: v1.ListPowerProfilesRequest, context: Context
     ) -> v1.ListPowerProfilesResponse:
-        """A page of power profiles."""
+        """Returns a page of power profiles."""
         job_id, size, place = together(
             lambda: check_job_id(request.job_id),
             lambda: page_size(request.page_size),
@@ -329,12 +329,12 @@ class JobReaderService(v1.JobReaderServicer):
         return page
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:
-        """The figures of several jobs."""
+        """Returns the figures of several jobs."""
         totals = await self._statistics.totals(request.job_id_prefix)
         return v1.GetTotalsResponse(totals=answers.message(v1.Totals, totals))
 
     async def PreviewNext(self, request: v1.PreviewNextRequest, context: Context) -> v1.PreviewNextResponse:
-        """What the next launch would get."""
+        """Previews what the next launch would get."""
         return answers.message(v1.PreviewNextResponse, await self._administration.preview(request.job_id))
 
 
@@ -448,7 +448,7 @@ class ServerInfoService(v1.ServerInfoServicer):
         self._start_time.FromDatetime(start_time)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
-        """What a client can know about the server."""
+        """Returns what a client can know about the server."""
         call = current_call.get()
         return v1.GetServerInfoResponse(
             version=version("wattwise"),

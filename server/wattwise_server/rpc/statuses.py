@@ -55,7 +55,7 @@ _IDS = ("job_id", "launch_id", "trial_number", "job_id_prefix", "token_id")
 
 
 def status_of(error: ServiceError) -> status_pb2.Status:
-    """The status of an error, with its reason, its field violations, and whether and when to retry; also logs it."""
+    """Logs an error and returns its status, with its reason, its violations, and whether and when to retry."""
     _log_refusal(error)
     metadata = {"retryable": str(error.retryable).lower(), **_fitting(error.metadata)}
     faults = [
@@ -132,7 +132,7 @@ def _fitting_violations(violations: Sequence[Violation]) -> list[Violation]:
 
 
 def status_of_bug(method: str, error: BaseException) -> status_pb2.Status:
-    """The status of any other exception: the log gets the traceback, the caller only an incident id."""
+    """Returns the status of any other exception: the log gets the traceback, the caller only an incident id."""
     incident = secrets.token_hex(4)
     named = {"incident": incident, "method": method.rpartition("/")[2]}
     log_exception(log, "unhandled exception", error, **named)

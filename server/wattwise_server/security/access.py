@@ -62,7 +62,7 @@ def _with_policy(message: Any) -> tuple[str, ...]:
 
 
 def _priors(policy: Any) -> tuple[str, ...]:
-    """The prior jobs, of whatever policy has some."""
+    """Returns the prior jobs, of whatever policy has some."""
     name = policy.WhichOneof("policy")
     parameters = getattr(policy, name) if name else None
     return tuple(getattr(parameters, "prior_job_ids", ()))

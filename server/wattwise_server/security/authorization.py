@@ -24,7 +24,7 @@ class Authorization:
         self._tokens = tokens
 
     def admit(self, call: Call) -> Caller | None:
-        """The caller, if its token may call the method; None if the method needs no token.
+        """Returns the caller, if its token may call the method; None if the method needs no token.
 
         Raises:
             UnauthenticatedError: the call has no valid token.

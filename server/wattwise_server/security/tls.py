@@ -52,7 +52,7 @@ class Certificates:
 
     @classmethod
     def of(cls, security: Security) -> Certificates | None:
-        """The certificates that the settings name; None without TLS.
+        """Returns the certificates that the settings name; None without TLS.
 
         Raises:
             StartError: a required setting is missing, or a file cannot be used.
@@ -73,7 +73,7 @@ class Certificates:
         return self._client_ca is not None
 
     def take_reloaded(self) -> KeyMaterial | None:
-        """What the last successful `reread` read, once; None if it was taken already."""
+        """Returns what the last successful `reread` read, once; None if it was taken already."""
         return self._reloaded.popleft() if self._reloaded else None
 
     def reread(self) -> None:

@@ -48,7 +48,7 @@ class TokenBook:
         self._log()
 
     def verify(self, authorization: str) -> Token:
-        """The token of a call.
+        """Returns the token of a call.
 
         Args:
             authorization: The value of that metadata key; empty if the call has none.
@@ -121,7 +121,7 @@ def _check_time(token: Token) -> None:
 
 
 def _file_state(path: Path) -> _FileState | None:
-    """The state of a file; None if there is no file."""
+    """Returns the state of a file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

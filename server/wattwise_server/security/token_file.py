@@ -21,7 +21,7 @@ _LOCK_SECONDS = 10.0
 
 
 def read_tokens(path: Path) -> dict[str, Token]:
-    """The tokens of a file by their ids.
+    """Returns the tokens of a file by their ids.
 
     Raises:
         StartError: the file cannot be read, or a line is malformed.

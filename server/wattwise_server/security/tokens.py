@@ -75,7 +75,7 @@ class Token:
 
 
 def prefix_fault(prefix: str, role: Role) -> str | None:
-    """What is wrong with a prefix for a role; None if it is valid."""
+    """Returns what is wrong with a prefix for a role; None if it is valid."""
     if not prefix and role not in (Role.ADMIN, Role.VIEWER):
         return f"is empty, which only an admin or viewer token may have; give one of role {role.name.lower()} a prefix"
     return identifier_fault(prefix)
@@ -91,7 +91,7 @@ def new_token(role: Role, prefix: str, lifetime: timedelta | None) -> tuple[str,
 
 
 def verified(tokens: Mapping[str, Token], text: str) -> Token | None:
-    """The token with this text; None if it is not among the tokens."""
+    """Returns the token with this text; None if it is not among the tokens."""
     token = tokens.get(text[3:15])
     # In constant time, and for unknown ids too: the time of a refusal reveals neither which ids exist nor how much of
     # a hash matches.
@@ -100,20 +100,20 @@ def verified(tokens: Mapping[str, Token], text: str) -> Token | None:
 
 
 def claimed_id(authorization: str) -> str:
-    """The id in an authorization of the right form; empty for any other, since the log must not show a secret."""
+    """Returns the id in a well-formed authorization; empty for any other, since the log must not show a secret."""
     found = re.fullmatch(r"(?i:bearer) +ww_([0-9a-f]{12})_[0-9a-f]{64} *", authorization)
     return found[1] if found else ""
 
 
 def to_line(token: Token) -> str:
-    """The line of a token in the token file."""
+    """Returns the line of a token in the token file."""
     values = (VERSION, token.id, token.role.name.lower(), token.prefix, token.sha256)
     times = (_written(token.created), _written(token.expires))
     return json.dumps(dict(zip(_KEYS, (*values, *times), strict=True)))
 
 
 def from_line(line: str) -> Token:
-    """The token of a line in the token file.
+    """Returns the token of a line in the token file.
 
     Raises:
         ValueError: the line is malformed; the message does not repeat its contents.

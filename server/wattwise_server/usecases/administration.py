@@ -73,7 +73,7 @@ class Preview(NamedTuple):
 
 
 def trial_view(job: Job, trial: Trial, recurrence: int | None = None) -> TrialView:
-    """A trial as people see it: with its current cost and bound."""
+    """Returns a trial as people see it: with its current cost and bound."""
     current = with_current_cost(job, trial)
     return TrialView(current, decision(job.spec, current).message, recurrence)
 
@@ -86,7 +86,7 @@ class Administration:
 
     @retried
     async def job(self, job_id: str) -> Job:
-        """A job.
+        """Returns a job.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -95,11 +95,11 @@ class Administration:
             return find_job(tx, job_id)
 
     async def count_jobs(self, wanted: JobList) -> int:
-        """How many jobs a list has."""
+        """Counts the jobs of a list."""
         return await self._store.reads.count_jobs(wanted)
 
     async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[PagedTrial]:
-        """A page of at most `limit` trials; only those behind the place `after`.
+        """Returns a page of at most `limit` trials; only those behind the place `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -122,11 +122,11 @@ class Administration:
         return found
 
     async def count_trials(self, wanted: TrialList) -> int:
-        """How many trials a list has."""
+        """Counts the trials of a list."""
         return await self._store.reads.count_trials(wanted)
 
     async def trial(self, key: TrialId) -> TrialDetails:
-        """A trial with its power profile.
+        """Returns a trial with its power profile.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
@@ -141,7 +141,7 @@ class Administration:
 
     @retried
     async def measurements(self, key: TrialId, after: int, limit: int, *, newest_first: bool) -> Sequence[Measurement]:
-        """At most `limit` measurements of a trial behind the epoch `after`, 0 for all, by epoch or the newest first.
+        """Returns at most `limit` measurements of a trial behind the epoch `after` (0: all), by epoch or newest first.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
@@ -157,7 +157,7 @@ class Administration:
             return job, trial, await tx.samples(trial.number)
 
     async def _recurrences(self, job_id: str | None, trials: Sequence[Trial]) -> Mapping[int, int]:
-        """Which need for a model each trial of one job served, by its number, as far as its start is known."""
+        """Returns which need for a model each trial of one job served, by its number, as far as its start is known."""
         starts = {trial.number: trial.start_time for trial in trials if trial.start_time is not None}
         if job_id is None or not starts:
             return {}
@@ -166,7 +166,7 @@ class Administration:
         return {number: delivered[start] + 1 for number, start in starts.items()}
 
     async def events(self, wanted: EventList, after: Place, limit: int) -> Sequence[ListedEvent]:
-        """A page of the history, newest first; only entries behind the place `after`."""
+        """Returns a page of the history, newest first; only events behind the place `after`."""
         return await self._store.reads.events(wanted, after, limit)
 
     @retried
@@ -189,7 +189,7 @@ class Administration:
             return job, len(running)
 
     async def preview(self, job_id: str) -> Preview:
-        """What the next launch of a job would get; nothing is dispatched.
+        """Previews what the next launch of a job would get; dispatches nothing.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -198,7 +198,7 @@ class Administration:
         return await asyncio.to_thread(_preview, await self.job(job_id))
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
-        """The job now and after every change, until it is deleted.
+        """Yields the job now and after every change, until it is deleted.
 
         Raises:
             JobNotFoundError: there is no such job, or it was deleted.
@@ -214,7 +214,7 @@ class Administration:
                 await changes.wait()
 
     async def watch_trials(self, job_id: str) -> AsyncGenerator[Sequence[TrialView], None]:
-        """The running trials of a job, then those that are new or have changed, until the job is deleted.
+        """Yields the running trials of a job, then those that are new or have changed, until the job is deleted.
 
         A trial is followed until it has ended.
 
@@ -244,7 +244,7 @@ class Administration:
     async def _followed_trials(
         self, job_id: str, known: Iterable[int], newest: int | None
     ) -> tuple[Job, Sequence[Trial]]:
-        """The running trials of a job, those of these numbers, and those after the newest one, by number."""
+        """Returns the running trials of a job, those of these numbers, and those after the newest one, by number."""
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             trials = {trial.number: trial for trial in tx.running()}
@@ -255,7 +255,7 @@ class Administration:
         return job, [trial for _, trial in sorted(trials.items())]
 
     async def watch_jobs(self, prefix: str) -> AsyncGenerator[tuple[Sequence[str], bool], None]:
-        """Ids of jobs that have changed, and whether others may have changed too, which is so at the beginning."""
+        """Yields ids of changed jobs, and whether others may have changed too, which is so at the beginning."""
         with self._store.subscribe_jobs(prefix) as changes:
             yield (), True
             while True:
@@ -265,7 +265,7 @@ class Administration:
 
 
 def _milliseconds(time: datetime) -> datetime:
-    """A time without what some languages cannot send back."""
+    """Returns a time without what some languages cannot send back."""
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 

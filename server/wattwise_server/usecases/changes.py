@@ -19,18 +19,18 @@ _REASONS = {
 
 
 def changes(job: Job) -> Sequence[DetectedChange]:
-    """The newest change of each quantity."""
+    """Returns the newest change of each quantity."""
     return POLICIES[job.spec.policy].changes(job.search)
 
 
 def new_changes(before: Job, job: Job) -> Sequence[DetectedChange]:
-    """The changes that a job has and had not before; one whose numbers have become more exact is not new."""
+    """Returns the changes that a job has and had not before; one whose numbers have become more exact is not new."""
     known = {(change.quantity, change.detected_by_trial) for change in changes(before)}
     return [change for change in changes(job) if (change.quantity, change.detected_by_trial) not in known]
 
 
 def compared_from(state: PolicyState) -> int:
-    """The first trial that a claim of savings compares: the first one after the newest change; 0 without a change."""
+    """Returns the first trial that claims of savings compare, the first after the newest change; 0 without a change."""
     try:
         found = POLICIES[state.policy].changes(Search(Stage.BANDIT, (), 0, 0, notes=state.notes))
     except ValueError:
@@ -40,7 +40,7 @@ def compared_from(state: PolicyState) -> int:
 
 
 def with_change_warnings(job: Job) -> Job:
-    """The job with the warnings that follow from its search, in place of earlier ones."""
+    """Returns the job with the warnings that follow from its search, in place of earlier ones."""
     reasons = set(_REASONS.values())
     kept = [warning for warning in job.warnings if warning.reason not in reasons]
     warnings = (*kept, *_warnings(job))

@@ -83,7 +83,7 @@ class Savings(Generic[Estimate]):
     num_exploring_launches: int = EXPLORING_LAUNCHES
 
     def quantities(self, figure: Callable[[Estimate], float | None]) -> Quantities:
-        """A figure of each quantity."""
+        """Returns a figure of each quantity."""
         return Quantities(
             time_seconds=figure(self.time),
             energy_joules=figure(self.energy),
@@ -106,11 +106,11 @@ class Pricing:
         self.prices = Prices(*factors.prices)
 
     def spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Usage:
-        """What the own trials among groups took."""
+        """Returns what the own trials among groups took."""
         return self.priced(usage_of(group for group in groups if group.own), num_gpus)
 
     def priced(self, usage: Usage, num_gpus: int) -> Usage:
-        """Usage of trials on so many GPUs, with its money and its carbon."""
+        """Returns usage of trials on so many GPUs, with its money and its carbon."""
         joules, per_joule, money = usage.energy_joules, self.factors.grams_per_joule, None
         if self.factors.has_prices:
             money = self.prices.joule * (joules or 0.0) + self.prices.gpu_second * num_gpus * usage.time_seconds
@@ -119,12 +119,12 @@ class Pricing:
 
 
 def num_deliveries_of(groups: Iterable[TrialGroup]) -> int:
-    """The deliveries of own trials."""
+    """Returns the number of deliveries of own trials."""
     return sum(group.num_trials for group in groups if group.delivered and group.own)
 
 
 def usage_of(groups: Iterable[TrialGroup]) -> Usage:
-    """What the trials of groups took, without its money."""
+    """Returns what the trials of groups took, without its money."""
     total = Usage()
     for group in groups:
         total = total.plus(group.usage)
@@ -134,7 +134,7 @@ def usage_of(groups: Iterable[TrialGroup]) -> Usage:
 def job_savings(
     pricing: Pricing, version: JobVersion, every: Sequence[TrialGroup], compared_from: int
 ) -> Savings[SavingsEstimate]:
-    """What a job has saved.
+    """Returns what a job has saved.
 
     Args:
         pricing: The operator's prices and carbon intensity.
@@ -161,7 +161,7 @@ def job_savings(
     num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
 
     def model(batch_size: int | None, quantity: _Quantity) -> float | None:
-        """What a model takes: what all ended trials of a batch size took, by its deliveries."""
+        """Returns what a model takes: what all ended trials of a batch size took, by its deliveries."""
         ended = [group for group in groups if group.batch_size == batch_size and not group.running]
         number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
         return sum(map(quantity.spent, ended)) / number if number else None
@@ -201,7 +201,7 @@ def job_savings(
 
 
 def _delivered(delivered: Sequence[TrialGroup], quantity: _Quantity) -> Mapping[int, Delivered]:
-    """The deliveries of each batch size, in one quantity."""
+    """Returns the deliveries of each batch size, in one quantity."""
     found: dict[int, Delivered] = {}
     for group in delivered:
         known = found.get(group.batch_size, Delivered())
@@ -216,7 +216,7 @@ def _delivered(delivered: Sequence[TrialGroup], quantity: _Quantity) -> Mapping[
 
 
 def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsEstimate:
-    """The claim about money where energy has a price: without its energy, a trial seems cheaper than it was."""
+    """Returns the claim about money where energy has a price: without its energy, a trial seems cheaper than it was."""
     if energy.verdict is SavingsVerdict.NOT_MEASURED:
         return SavingsEstimate(money.deliveries, money.spent, SavingsVerdict.NOT_MEASURED)
     if energy.in_use is None:
@@ -225,7 +225,7 @@ def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsE
 
 
 def total_savings(totals: Totals) -> Savings[TotalEstimate]:
-    """What several jobs have saved together; of energy, also if no trial measured any."""
+    """Returns what several jobs have saved together; of energy, also if no trial measured any."""
 
     def total(quantity: str) -> TotalEstimate:
         value = attrgetter(quantity)

@@ -46,7 +46,7 @@ _NOT_NEGATIVE = ("num_pruning_rounds", "window_size", "num_explorations", "prior
 
 
 def path_of(name: str, policy: str) -> str:
-    """Where a request has a field of a JobSpec of this policy: "policy.gts.seed"."""
+    """Returns where a request has a field of a JobSpec of this policy: "policy.gts.seed"."""
     return f"policy.{policy}.{name}" if name in PARAMETERS else _PATHS.get(name, name)
 
 
@@ -68,12 +68,12 @@ def resolve(draft: JobDraft, policies: Mapping[str, Policy] = POLICIES, unknown_
 
 
 def set_fields(draft: JobDraft) -> frozenset[str]:
-    """The optional fields that a client set to another value than the default of today."""
+    """Returns the optional fields that a client set to another value than the default of today."""
     return frozenset(name for name in draft.keys() & DEFAULTS.keys() if draft[name] != DEFAULTS[name])
 
 
 def with_policy(job: Job, draft: JobDraft) -> JobSpec:
-    """A job's configuration with another policy.
+    """Returns a job's configuration with another policy.
 
     Args:
         job: The job.
@@ -98,7 +98,7 @@ def with_policy(job: Job, draft: JobDraft) -> JobSpec:
 
 
 def policy_change(old: JobSpec, new: JobSpec) -> str:
-    """What a change of a policy changes, for people."""
+    """Returns what a change of a policy changes, for people."""
     if old.policy != new.policy:
         return f"from {_policy_text(old)} to {_policy_text(new)}"
     pairs = ((name, getattr(old, name), getattr(new, name)) for name in PARAMETERS)
@@ -107,7 +107,7 @@ def policy_change(old: JobSpec, new: JobSpec) -> str:
 
 
 def _policy_text(spec: JobSpec) -> str:
-    """A policy and those of its parameters that are not the defaults; prior jobs are those of another policy, too."""
+    """Returns a policy with the parameters that are not the defaults, apart from the prior jobs."""
     pairs = [(name, getattr(spec, name)) for name in PARAMETERS if name != "prior_job_ids"]
     special = [f"{name} {_brief(value)}" for name, value in pairs if value != DEFAULTS[name]]
     return f"{spec.policy} ({', '.join(special)})" if special else spec.policy
@@ -145,7 +145,7 @@ class _Difference(NamedTuple):
     requested: object
 
     def violation(self, policy: str) -> Violation:
-        """The difference, for the client; the policy is the requested one."""
+        """Returns the difference, for the client; the policy is the requested one."""
         path, values = path_of(self.name, policy), (self.registered, self.requested)
         if self.name == "beta_knob" and None in values:
             path = "early_stopping"
@@ -159,7 +159,7 @@ class _Difference(NamedTuple):
 
 
 def _differences(job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
-    """What differs, the policy aside."""
+    """Yields what differs, the policy aside."""
     of_policy = {"policy", *PARAMETERS}
     for field in fields(JobSpec):
         if field.name in of_policy or _is_default(field.name, job, draft):
@@ -179,7 +179,7 @@ def _gpu_differences(old: GpuGroup, new: GpuGroup) -> Iterator[_Difference]:
 
 
 def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
-    """What differs from the registered policy; nothing if the client leaves the policy to the server."""
+    """Yields what differs from the registered policy; nothing if the client leaves the policy to the server."""
     if "policy" not in draft:
         return
     if requested.policy != registered.policy:
@@ -192,7 +192,7 @@ def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requeste
 
 
 def _is_default(name: str, job: Job, draft: JobDraft) -> bool:
-    """Whether a field is left to the server, and the registered value was the default at the time."""
+    """Returns whether a field is left to the server, and the registered value was the default at the time."""
     return name in DEFAULTS and name not in draft and name not in job.set_fields
 
 
@@ -202,7 +202,7 @@ def _brief(value: object) -> str:
 
 
 def _faults(draft: JobDraft, spec: JobSpec, policies: Mapping[str, Policy]) -> Iterator[tuple[str, str]]:
-    """Pairs of a field's name and what to change; `draft` tells which fields the client set."""
+    """Yields pairs of a field's name and what to change; `draft` tells which fields the client set."""
     yield from _id_faults(spec, has_prefix="job_id_prefix" in draft)
     yield from _batch_size_faults(spec)
     yield from _target_faults(draft)
@@ -305,7 +305,7 @@ def _policy_faults(spec: JobSpec, policies: Mapping[str, Policy]) -> Iterator[tu
 
 
 def _gpu_faults(gpu: GpuGroup | int | None) -> Iterator[tuple[str, str]]:
-    """The faults of the GPUs; a number is that of the groups, if there is not exactly one."""
+    """Yields the faults of the GPUs; a number is that of the groups, if there is not exactly one."""
     if not isinstance(gpu, GpuGroup):
         yield "gpu", f"has {gpu or 0} groups; this version trains with exactly one group of equal GPUs"
         return

@@ -143,18 +143,18 @@ class JobWithDetails(NamedTuple):
 
 
 def job_with_details(job: Job) -> JobWithDetails:
-    """A job, and what it knows about its batch sizes."""
+    """Returns a job, and what it knows about its batch sizes."""
     return JobWithDetails(job_view(job), job_details(job))
 
 
 def job_view(job: Job) -> JobView:
-    """A job as answers show it."""
+    """Returns a job as answers show it."""
     arms = job.search.available
     return listed_job_view(job, [arm.batch_size for arm in arms], [arm.batch_size for arm in arms if failing(arm)])
 
 
 def listed_job_view(job: Job, available: Sequence[int], failing: Collection[int]) -> JobView:
-    """A job of a list, whose search has no arms: its available batch sizes, and those that only fail, are given."""
+    """Returns a job of a list: its search has no arms, so that its available and its failing batch sizes are given."""
     in_use = batch_size_in_use(
         pinned=job.pinned,
         best_known=job.search.best_known,
@@ -166,7 +166,7 @@ def listed_job_view(job: Job, available: Sequence[int], failing: Collection[int]
 
 
 def job_details(job: Job) -> JobDetails:
-    """What a job knows about its batch sizes."""
+    """Returns what a job knows about its batch sizes."""
     search = job.search
     beliefs = POLICIES[job.spec.policy].belief(job.spec, search)
     by_size = {belief.batch_size: belief for belief in beliefs}
@@ -220,7 +220,7 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> BatchSize
 
 
 def profiled_limit(spec: JobSpec, sample: PowerSample) -> ProfiledLimit:
-    """What a step of a job takes with the power limit of a sample."""
+    """Returns what a step of a job takes with the power limit of a sample."""
     joules = None if sample.energy_joules is None else sample.energy_joules / sample.steps
     return ProfiledLimit(
         sample.limit_watts_per_gpu, sample.time_seconds / sample.steps, joules, cost_per_step(spec, sample)

@@ -15,7 +15,7 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def label_faults(labels: Mapping[str, str]) -> list[Violation]:
-    """What is wrong with labels."""
+    """Returns what is wrong with labels."""
     if len(labels) > MAX_LABELS:
         return [Violation("labels", f"has {len(labels)} labels; send at most {MAX_LABELS}")]
     faults = []

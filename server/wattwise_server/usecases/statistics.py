@@ -177,7 +177,7 @@ class Course(NamedTuple):
     ranges: Sequence[TrialRange]
 
     async def behind(self, place: int, limit: int) -> Sequence[TrialRange]:
-        """At most so many ranges behind one."""
+        """Returns at most so many ranges behind one."""
         return [each for each in self.ranges if each.place > place][:limit]
 
 
@@ -219,7 +219,7 @@ class _Kept(Generic[Answer]):
     answer: Answer
 
     def fits(self, version: JobVersion) -> bool:
-        """Whether the ended trials of a job are the same in another version, and its policy too."""
+        """Returns whether the ended trials of a job are the same in another version, and its policy too."""
         return _deciding(self.version) == _deciding(version)
 
 
@@ -245,7 +245,7 @@ class Statistics:
         self._answers: OrderedDict[tuple[object, ...], _Kept[Any]] = OrderedDict()
 
     async def job(self, job_id: str) -> JobStatistics:
-        """The figures of a job.
+        """Returns the figures of a job.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -266,7 +266,7 @@ class Statistics:
     async def course(
         self, job_id: str, max_ranges: int, division: Division | None = None, *, with_excluded: bool = False
     ) -> Course:
-        """What the trials of a job cost and saved, by ranges of their numbers.
+        """Returns what the trials of a job cost and saved, by ranges of trial numbers.
 
         Args:
             job_id: The job.
@@ -303,7 +303,7 @@ class Statistics:
         return Course(division, ranges)
 
     async def profiles(self, job_id: str, after: int, limit: int) -> Sequence[PowerProfile]:
-        """The newest power profile of each batch size of a job, ascending; at most `limit` of those above `after`.
+        """Returns the newest power profiles of a job's batch sizes, ascending: at most `limit` of those above `after`.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -333,7 +333,7 @@ class Statistics:
         return _Read(job, versions[0], ended, [*ended, *running.get(key, ())], compared_from)
 
     async def listings(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[JobListing]:
-        """A page of jobs, with summaries if their activity is wanted; only those behind the place `after`."""
+        """Returns a page of jobs, with summaries if their activity is wanted; only those behind the place `after`."""
         found: list[JobListing] = []
         listed = await self._store.reads.jobs(wanted, after, limit)
         for begin in range(0, len(listed), _JOBS_AT_A_TIME):
@@ -348,7 +348,7 @@ class Statistics:
         return found
 
     async def _summaries(self, listed: Sequence[ListedJob]) -> Mapping[int, JobSummary]:
-        """The summaries of jobs that were listed with their activity, by key; those of deleted jobs are missing."""
+        """Returns the summaries of jobs that were listed with their activity, by key; deleted jobs are missing."""
         keys = [job.key for job in listed]
         running = await self._store.reads.running_groups(keys)
         versions = {version.key: version for version in await self._store.reads.job_versions(keys=keys)}
@@ -367,12 +367,12 @@ class Statistics:
         return found
 
     async def totals(self, prefix: str) -> TotalsView:
-        """The totals of all jobs whose ids start with a prefix."""
+        """Returns the totals of all jobs whose ids start with a prefix."""
         totals = await self._together((await self._by_job(prefix)).values())
         return TotalsView(totals, total_savings(totals))
 
     async def named_totals(self, num_named: int) -> tuple[Totals, Mapping[str, Totals]]:
-        """The totals of all jobs, and those of the most recently active ones by id; the rest are together under OTHER.
+        """Returns the totals of all jobs, and those of the most recently active ones by id, with the rest under OTHER.
 
         The second part adds up to the first one. It is empty without `num_named`.
         """
@@ -393,7 +393,7 @@ class Statistics:
         return total, found
 
     async def _by_job(self, prefix: str = "") -> Mapping[int, Totals]:
-        """The totals of each job whose id starts with a prefix, by key."""
+        """Returns the totals of each job whose id starts with a prefix, by key."""
         running = await self._store.reads.running_groups(None)
         versions = await self._store.reads.job_versions(prefix)
         found: dict[int, Totals] = {}
@@ -423,7 +423,7 @@ class Statistics:
         return found
 
     async def _together(self, totals: Iterable[Totals]) -> Totals:
-        """The totals of several jobs together."""
+        """Returns the totals of several jobs together."""
         total = Totals(spent=self._pricing.priced(Usage(), 0))
         for place, each in enumerate(totals):
             if place % _JOBS_AT_A_STRETCH == 0:
@@ -456,7 +456,7 @@ class Statistics:
         )
 
     async def _ended(self, versions: Sequence[JobVersion]) -> Mapping[int, _Ended]:
-        """The ended trials of jobs by key, read again of those that have changed."""
+        """Returns the ended trials of jobs by key; reads those of jobs that have changed."""
         found: dict[int, _Ended] = {}
         stale = []
         for version in versions:
@@ -479,7 +479,7 @@ class Statistics:
         return found
 
     async def _compared_from(self, keys: Sequence[int]) -> Mapping[int, int]:
-        """The first trial that is compared of each job whose behaviour has changed."""
+        """Returns the first trial that is compared of each job whose behaviour has changed."""
         found = {}
         for place, (key, state) in enumerate((await self._store.reads.policy_states(keys)).items()):
             if place % _JOBS_AT_A_STRETCH == 0:
@@ -491,7 +491,7 @@ class Statistics:
     async def _of_ended(
         self, version: JobVersion, read: Callable[..., Awaitable[Answer]], *arguments: object, **options: object
     ) -> Answer:
-        """What a query says of the ended trials of a job, asked again after each of its events."""
+        """Returns what a query says of the ended trials of a job; repeats the query after each of the job's events."""
         what = (read.__name__, version.key, *arguments, *options.items())
         known = self._answers.pop(what, None)
         if known is None or not known.fits(version):
@@ -503,7 +503,7 @@ class Statistics:
         return answer
 
     async def _advice(self, savings: Savings[SavingsEstimate], version: JobVersion, job: Job) -> Sequence[str]:
-        """What to do about the savings of one job."""
+        """Returns what to do about the savings of one job."""
         since, first = 0, savings.compared_from_trial or 0
         if savings.newest_baseline_time is not None:
             since = await self._of_ended(
@@ -518,14 +518,14 @@ class Statistics:
         )
 
     async def _break_even(self, savings: Savings[SavingsEstimate], version: JobVersion) -> int | None:
-        """The trial since which the lower bound of the saved cost has been above 0; None if it is not."""
+        """Returns the trial since which the lower bound of the saved cost has been above 0; None if it is not."""
         if savings.cost.verdict is not SavingsVerdict.SAVING or savings.cost.baseline is None:
             return None
         least, first = savings.cost.baseline.least, savings.compared_from_trial or 0
         return await self._of_ended(version, self._store.reads.break_even, least, first)
 
     async def _days(self, version: JobVersion, ended: Sequence[TrialGroup]) -> Sequence[Day]:
-        """The days of the months that a trend shows."""
+        """Returns the days of the months that a trend shows."""
         newest = max((group.newest_end for group in ended if group.newest_end), default=None)
         if newest is None:
             return ()
@@ -534,7 +534,7 @@ class Statistics:
         return await self._of_ended(version, self._store.reads.days, since)
 
     def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[MonthStatistics]:
-        """The months with trials."""
+        """Returns the months with trials."""
         found = []
         for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
             of_month = list(group)
@@ -591,7 +591,7 @@ def _limited(limit: Callable[[float, float], float], value: float | None) -> flo
 def _points(
     spent: Sequence[Spent], last_of: Callable[[int], int], *, compared_from: int, baseline: Baseline | None
 ) -> Sequence[SavingsPoint]:
-    """The ends of the ranges that have trials.
+    """Returns the ends of the ranges that have trials.
 
     Args:
         spent: The ranges.
