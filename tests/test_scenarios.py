@@ -22,8 +22,8 @@ from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobControlService, JobReaderService
 from wattwise_server.rpc.statuses import status_of
-from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
+from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer

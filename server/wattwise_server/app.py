@@ -31,8 +31,8 @@ from wattwise_server.rpc.service import (
     ServerInfoService,
 )
 from wattwise_server.security.guard import Guard
-from wattwise_server.store.base import Store
 from wattwise_server.store.open import is_shared, open_store, shown_url
+from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer

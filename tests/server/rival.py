@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from wattwise_server.store.cache import CachedStore
+from wattwise_server.store.transactions import Store
 from wattwise_server.store.writer import Owner, Submission
 
 
@@ -16,7 +16,7 @@ class Rival:
         met: How many have failed.
     """
 
-    def __init__(self, store: CachedStore, conflicts: int) -> None:
+    def __init__(self, store: Store, conflicts: int) -> None:
         self.conflicts, self.met = conflicts, 0
         self.committer = store.writer.committer
         store.writer.committer = self

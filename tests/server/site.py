@@ -11,9 +11,9 @@ from typing import Any
 import aiosqlite
 from wattwise_server.config import Limits
 from wattwise_server.domain import Decision, GpuGroup, TrialId
-from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.connection import Group
 from wattwise_server.store.sqlite.open import open_sqlite
+from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.report import Report
@@ -53,7 +53,7 @@ class Site:
         return found
 
 
-def writing_connection(store: CachedStore) -> aiosqlite.Connection:
+def writing_connection(store: Store) -> aiosqlite.Connection:
     """The connection through which a store of a file commits."""
     committer = store.writer.committer
     assert isinstance(committer, Group)

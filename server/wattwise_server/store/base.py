@@ -36,34 +36,22 @@ place of the last item of the page before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from wattwise_server.clock import Clock
-from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     EndReason,
-    Job,
-    JobEvent,
-    Measurement,
-    MetricSpan,
     Moments,
-    PowerSample,
     RecordedEvent,
     Trial,
-    TrialId,
     TrialOrigin,
     TrialStatus,
     Usage,
 )
-from wattwise_server.events import Event, Recorder
 
 if TYPE_CHECKING:
-    from wattwise_server.store.reads import Reads
-from wattwise_server.store.subscriptions import JobsSubscription, Subscription
+    pass
 
 Place: TypeAlias = tuple[int, ...]
 """Where an item is in a list; empty is before the first one."""
@@ -328,151 +316,3 @@ class Migrated(NamedTuple):
     before: int
     now: int
     by_another: bool = False
-
-
-class Transaction(Recorder, Protocol):
-    """One job, loaded and locked."""
-
-    @property
-    def job(self) -> Job | None:
-        """The job; None if no job has this id."""
-
-    def record(self, job: Job | None, *events: Event) -> None:
-        """Saves a job after events, and what the events say has changed; the way in which use cases change a job.
-
-        Events with a message are added to the history, with the time of the database and the token of the running call.
-        The observer is notified of every event after the commit.
-
-        Args:
-            job: The job since, saved if it differs from that before; None: it is deleted, as by `delete_job`.
-            events: What has happened, in this order; nothing for what is no event, such as a remembered request.
-        """
-
-    def save_job(self, job: Job) -> None:
-        """Creates the job, or saves what changed."""
-
-    async def make_room(self, prefix: str, limit: int) -> None:
-        """Checks, before a job is created, that fewer jobs than a limit have an id that starts with a prefix.
-
-        No other block creates one between this check and the commit.
-
-        Raises:
-            TooManyJobsError: the limit is reached.
-        """
-
-    def delete_job(self) -> Sequence[Trial]:
-        """Deletes the job with its trials and measurements; returns the trials that were running.
-
-        For a year the store remembers the launch ids of all trials that were dispatched, and when the job was created
-        and deleted.
-        """
-
-    def running(self) -> Sequence[Trial]:
-        """The running trials by number."""
-
-    def running_trial(self, number: int) -> Trial | None:
-        """The trial of this number if it is running."""
-
-    async def trial(self, number: int) -> Trial | None:
-        """The trial of this number."""
-
-    async def measurements(
-        self, number: int, *, after: int = 0, newest_first: bool = False, limit: int = LARGEST_EPOCHS_KEPT
-    ) -> Sequence[Measurement]:
-        """The measurements of a trial by epoch, or the newest first: those behind the epoch `after`, 0 for all."""
-
-    async def metric_span(self, number: int) -> MetricSpan:
-        """The metrics of a trial's measurements that were saved by earlier transactions."""
-
-    async def trial_of_launch(self, launch_id: str) -> Trial | None:
-        """The trial of this launch."""
-
-    async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
-        """Whether the launch of this launch id was dispatched by a job of this id that was deleted.
-
-        With `started`, also whether a job of this id existed at that time and was deleted since.
-        """
-
-    def lease_expired(self, trial: Trial) -> bool:
-        """Whether the lease of a trial has expired; if so, it still has when the block is committed."""
-
-    async def samples(self, number: int) -> Sequence[PowerSample]:
-        """The samples of a trial's profile by ascending limit; empty if it has none."""
-
-    def add_event(self, entry: RecordedEvent) -> None:
-        """Adds an event to the history."""
-
-    def keep_measurements(self, trial: Trial, newest: int) -> None:
-        """Deletes all but a trial's newest measurements, one or more."""
-
-    def renew_lease(self, trial: Trial) -> None:
-        """Saves the trial's lease."""
-
-    @property
-    def num_running(self) -> int:
-        """How many trials were running before this block."""
-
-    async def search_events(self) -> Sequence[JobEvent]:
-        """All events of the job in their order, without what this block has saved."""
-
-    def after_commit(self, callback: Callable[[], None]) -> None:
-        """Calls `callback`, which must not raise, once what the block saved is durable."""
-
-    def follow_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs `work` once what the block saved is durable and other blocks can have the job.
-
-        The exit of the block returns, or raises, after `work` does. `work` does not run if the block is not saved.
-        """
-
-
-class Store(Protocol):
-    """Jobs, trials and measurements.
-
-    Attributes:
-        page_token_key: Random, made with the database, for the tokens of lists.
-        clock: The time of the database.
-        shared: Whether other servers may change the database.
-    """
-
-    page_token_key: bytes
-    clock: Clock
-    shared: bool
-
-    @property
-    def reads(self) -> Reads:
-        """The reads outside of transactions."""
-
-    def check(self) -> None:
-        """Checks that the database can serve calls, now or once it is reachable again.
-
-        Raises:
-            StorageUnavailableError: it cannot, until it has been repaired.
-        """
-
-    def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
-        """The one way to read and change a job."""
-
-    async def forget_events(self, before: datetime) -> None:
-        """Deletes older events of the history, in small steps."""
-
-    async def prune(self, ended_before: datetime) -> None:
-        """Deletes measurements of trials that ended before a time, in small steps that delay no other call.
-
-        Deletes all measurements of a trial that was decided or ended by its trainer, all but the newest of a lost or
-        preempted one, and none of a running one. If this raises or is cancelled, the next call deletes the rest.
-        """
-
-    async def expired_leases(self) -> Sequence[TrialId]:
-        """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
-
-    def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
-        """Notifies of every durable change of the job, or of one trial's start, end and revival; of trial 0: of epochs.
-
-        Where servers share the database, it also notifies when something may have changed.
-        """
-
-    def subscribe_jobs(self, prefix: str) -> AbstractContextManager[JobsSubscription]:
-        """Notifies of every durable change of a job whose id starts with a prefix, of its trials and their epochs."""
-
-    async def close(self) -> None:
-        """Waits for pending commits and closes the storage."""

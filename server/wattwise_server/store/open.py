@@ -10,8 +10,8 @@ from wattwise_server.clock import Clock
 from wattwise_server.errors import StartError
 from wattwise_server.observability.observers import NO_OBSERVERS, Observer
 from wattwise_server.store.base import Migrated
-from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.open import migrate_sqlite, open_sqlite
+from wattwise_server.store.transactions import Store
 
 # Unless what follows is no option, but the rest of a password.
 _OPTIONS = re.compile("[?](?![^=&]*@)")
@@ -40,7 +40,7 @@ def shown_url(url: str) -> str:
     return f"{scheme}://{name}{':***' if colon else ''}{at}{hosts}"
 
 
-def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AbstractAsyncContextManager[CachedStore]:
+def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AbstractAsyncContextManager[Store]:
     """The store of a database, which is created or migrated first; the block's exit closes everything.
 
     Args:

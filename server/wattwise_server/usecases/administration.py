@@ -18,8 +18,9 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import choice_on_request
 from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import EventList, JobList, ListedEvent, Place, Store, TrialList
+from wattwise_server.store.base import EventList, JobList, ListedEvent, Place, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
+from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.finding import find_job, find_trial
 from wattwise_server.usecases.job_view import PowerProfile, TrialView, profiled_limit
 from wattwise_server.usecases.lifecycle import deleted

@@ -27,7 +27,7 @@ from wattwise_server.events import (
 )
 from wattwise_server.policy.search import after, rebuilt
 from wattwise_server.policy.stopping import with_current_cost
-from wattwise_server.store.base import Store, Transaction
+from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
 from wattwise_server.usecases.finding import batch_size_fault, find_job, find_trial
 from wattwise_server.usecases.job_spec import JobDraft, policy_change, with_policy

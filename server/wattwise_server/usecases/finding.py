@@ -13,7 +13,7 @@ from wattwise_server.errors import (
     Violation,
     jobs_command,
 )
-from wattwise_server.store.base import Transaction
+from wattwise_server.store.transactions import Transaction
 
 
 def job_id_faults(job_id: str) -> list[Violation]:

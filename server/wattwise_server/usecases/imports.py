@@ -27,7 +27,7 @@ from wattwise_server.events import TrialImported
 from wattwise_server.observability.call import caller_token
 from wattwise_server.policy.search import after
 from wattwise_server.policy.stopping import Verdict, bound_of, judge, stopped_early
-from wattwise_server.store.base import Store, Transaction
+from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.finding import batch_size_fault, check_not_deleted, find_job, job_id_faults
 from wattwise_server.usecases.lifecycle import (
     Progress,

@@ -35,7 +35,7 @@ from wattwise_server.events import (
 from wattwise_server.policy.failures import state
 from wattwise_server.policy.search import after
 from wattwise_server.policy.stopping import Verdict, bound_of, is_best_known, judge, with_current_cost
-from wattwise_server.store.base import Store, Transaction
+from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.changes import new_changes, with_change_warnings
 from wattwise_server.usecases.monitors import with_monitor
 from wattwise_server.usecases.retries import retried

@@ -11,7 +11,7 @@ from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, P
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.events import PowerProfiled, ProfileReported
 from wattwise_server.policy.power import cheapest, cost_per_step
-from wattwise_server.store.base import Store, Transaction
+from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.finding import find_trial
 from wattwise_server.usecases.report import LARGEST_COST, power_limit_fault
 from wattwise_server.usecases.retries import retried

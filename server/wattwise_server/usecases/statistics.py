@@ -29,9 +29,9 @@ from wattwise_server.store.base import (
     JobPlace,
     JobVersion,
     Spent,
-    Store,
     TrialGroup,
 )
+from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.changes import compared_from
 from wattwise_server.usecases.finding import find_job
 from wattwise_server.usecases.job_savings import (

@@ -38,7 +38,8 @@ from wattwise_server.policy.requests import choice_on_request
 from wattwise_server.policy.search import after
 from wattwise_server.policy.stopping import bound_of, stopped_early, with_current_cost
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import Store, Transaction, TrialList
+from wattwise_server.store.base import TrialList
+from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.finding import (
     check_not_deleted,
     find_job,

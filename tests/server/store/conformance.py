@@ -49,7 +49,8 @@ from wattwise_server.events import (
     TrialRevived,
 )
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.store.base import EventList, JobList, Store, TrialList
+from wattwise_server.store.base import EventList, JobList, TrialList
+from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.retries import retried
 
 from tests.server.store.figures import FigureTests
@@ -225,7 +226,7 @@ class StoreConformance(FigureTests):
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A launch id that dispatched a trial is found, running or ended, and no other is; of many trials too."""
-        monkeypatch.setattr("wattwise_server.store.cache._MOST_CHECKSUMS", 6)
+        monkeypatch.setattr("wattwise_server.store.transactions._MOST_CHECKSUMS", 6)
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())

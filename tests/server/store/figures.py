@@ -39,10 +39,10 @@ from wattwise_server.store.base import (
     Place,
     Prices,
     Spent,
-    Store,
     TrialGroup,
     TrialList,
 )
+from wattwise_server.store.transactions import Store
 
 Opener = Callable[[], AbstractAsyncContextManager[Store]]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ConflictError
-from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.store.transactions import Store
 
 from tests.postgres import PostgresServer
 from tests.server.store.conformance import Opener, StoreConformance, a_job, a_trial, with_trials
@@ -60,7 +61,7 @@ class TestTwoPostgresStores(TestPostgresStore):
         @asynccontextmanager
         async def opened() -> AsyncIterator[Store]:
             async with two_stores(url) as stores:
-                yield InTurns(stores)
+                yield cast(Store, InTurns(stores))
 
         return opened
 

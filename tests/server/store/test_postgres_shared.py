@@ -15,12 +15,12 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, GpuGroup, Job, Measurement, PowerSample, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.store.base import JobList, TrialList
-from wattwise_server.store.cache import CachedJob
 from wattwise_server.store.changes import Lease
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.group_call import GroupCall
 from wattwise_server.store.postgres.notices import Notice, Notices
+from wattwise_server.store.transactions import CachedJob
 from wattwise_server.store.writer import Submission
 from wattwise_server.usecases.retries import retried
 
@@ -311,7 +311,7 @@ async def test_answer_rests_on_a_lease_that_has_expired(postgres_url: str) -> No
 
 async def test_jobs_that_run_elsewhere_leave_the_cache(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server keeps no job for a trial that another server may long have ended."""
-    monkeypatch.setattr("wattwise_server.store.cache.CACHED_JOBS", 5)
+    monkeypatch.setattr("wattwise_server.store.transactions.CACHED_JOBS", 5)
     async with two_stores(postgres_url) as (one, _):
         for number in range(20):
             await save_with_trial(one, f"j{number}")

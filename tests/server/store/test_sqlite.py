@@ -15,13 +15,14 @@ import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialId, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
-from wattwise_server.store import cache, reads
-from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, Store, TrialList
+from wattwise_server.store import reads, transactions
+from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, TrialList
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.open import database_path
 from wattwise_server.store.sqlite.statements import FORGET_DELETIONS, numbered
+from wattwise_server.store.transactions import Store
 
 from tests.server.site import writing_connection
 from tests.server.store.conformance import (
@@ -119,7 +120,7 @@ class TestSqliteStore(StoreConformance):
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A cache of three jobs holds few of thirty, and all are read as they were saved."""
-        monkeypatch.setattr(cache, "CACHED_JOBS", 3)
+        monkeypatch.setattr(transactions, "CACHED_JOBS", 3)
         async with opener() as store:
             for number in range(30):
                 async with store.transaction(f"j{number}") as tx:

@@ -9,13 +9,11 @@ from datetime import datetime
 
 from wattwise_server.clock import Clock, steady_clock
 from wattwise_server.domain import TrialId
-from wattwise_server.store.base import (
-    Transaction,
-)
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.reads import PostgresReads
 from wattwise_server.store.subscriptions import JobsSubscription, Subscription
+from wattwise_server.store.transactions import Transaction
 from wattwise_server.usecases.retries import retried
 
 

@@ -30,8 +30,8 @@ from wattwise_server.rpc.paging import MEASUREMENTS_AT_A_TIME, PAGE_BYTES, PageT
 from wattwise_server.rpc.service import JobReaderService
 from wattwise_server.security.tokens import Role
 from wattwise_server.store import reads
-from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
+from wattwise_server.store.transactions import Transaction
 from wattwise_server.usecases import lifecycle, training
 from wattwise_server.usecases.finding import find_trial
 from wattwise_server.usecases.report import Report

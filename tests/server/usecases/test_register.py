@@ -25,7 +25,7 @@ from wattwise.spec import policy_name
 from wattwise_server.domain import GpuGroup, Job
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.store.base import Transaction
+from wattwise_server.store.transactions import Transaction
 from wattwise_server.usecases.job_spec import JobDraft, check_identical, path_of, resolve, set_fields
 
 from tests.jobs import GPU, job_spec, policy_message, set_policy

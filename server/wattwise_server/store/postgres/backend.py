@@ -11,12 +11,12 @@ from typing import Protocol
 from wattwise_server.domain import TrialId
 from wattwise_server.errors import ConflictError, TooManyJobsError
 from wattwise_server.observability.observers import Observer
-from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.changes import Change, Expired, Lease, PruneEvents, PruneMeasurements, Room
 from wattwise_server.store.postgres.notices import Notice
 from wattwise_server.store.postgres.reads import PostgresReads
 from wattwise_server.store.postgres.saving import Saver
 from wattwise_server.store.retention import PRUNE_EVENTS, PRUNE_MEASUREMENTS, Retention
+from wattwise_server.store.transactions import CachedJob, Store, Transaction, with_running
 from wattwise_server.store.writer import Writer
 
 _RETENTION_SECONDS = 300.0
@@ -34,7 +34,7 @@ class _Publisher(Protocol):
     def publish(self, notice: Notice) -> None: ...
 
 
-class PostgresStore(CachedStore):
+class PostgresStore(Store):
     """Jobs, trials and measurements of one database. Made by `store.open.open_store`."""
 
     reads: PostgresReads
@@ -78,13 +78,13 @@ class PostgresStore(CachedStore):
             raise ConflictError
         return cached.key
 
-    async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
+    async def make_room(self, tx: Transaction, prefix: str, limit: int) -> None:
         """Counts now, and again with the commit, which other servers' commits wait for."""
         if await self.reads.count_under(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
         tx.changes.append(Room(prefix, limit, tx.key))
 
-    def with_leases(self, tx: CachedTransaction) -> Sequence[Change]:
+    def with_leases(self, tx: Transaction) -> Sequence[Change]:
         """What a transaction writes, with the leases of the trials that it changed."""
         if tx.deleted:
             return tx.changes
@@ -101,7 +101,7 @@ class PostgresStore(CachedStore):
                 changes.append(Lease(key, number, (leases[number] - now) // _MICROSECOND, starts))
         return [*changes, *self.checks(tx)] if changes else ()
 
-    def checks(self, tx: CachedTransaction) -> Sequence[Change]:
+    def checks(self, tx: Transaction) -> Sequence[Change]:
         """What has to hold of a transaction's leases when it is committed."""
         return [Expired(tx.key, number) for number in tx.expired]
 
@@ -109,7 +109,7 @@ class PostgresStore(CachedStore):
         """Forgets what its followers know."""
         self._published.pop(job_id, None)
 
-    def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:
+    def changed(self, cached: CachedJob, tx: Transaction) -> None:
         """Tells the other servers."""
         if tx.deleted:
             cached.outdated = True

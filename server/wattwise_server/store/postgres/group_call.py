@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, cast
 
-from wattwise_server.store.cache import CachedJob
 from wattwise_server.store.changes import Change, DeleteJob, Expired, KeepMeasurements, Lease, Put, Room, Update
 from wattwise_server.store.columns import Column
 from wattwise_server.store.tables import DELETIONS, JOBS, MEASUREMENTS, SECRETS, TABLES, Merge, Table
+from wattwise_server.store.transactions import CachedJob
 from wattwise_server.store.writer import Submission
 
 _WRITTEN = tuple(table for table in TABLES if table not in (MEASUREMENTS, DELETIONS, SECRETS))

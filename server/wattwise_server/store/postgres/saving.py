@@ -24,7 +24,6 @@ import asyncpg
 from wattwise_server.clock import elapsed_micros
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.observability.observers import Observer
-from wattwise_server.store.cache import CachedJob
 from wattwise_server.store.postgres.clock import DatabaseClock
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
 from wattwise_server.store.postgres.failures import (
@@ -37,6 +36,7 @@ from wattwise_server.store.postgres.failures import (
     summary,
 )
 from wattwise_server.store.postgres.group_call import GroupCall, save_function
+from wattwise_server.store.transactions import CachedJob
 from wattwise_server.store.writer import InDoubtError, Owner, Submission
 
 _T = TypeVar("_T")

@@ -14,10 +14,10 @@ from wattwise_server.clock import Clock, elapsed_micros
 from wattwise_server.domain import Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.observability.observers import Observer
-from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.changes import PruneEvents, PruneMeasurements
 from wattwise_server.store.retention import Retention
 from wattwise_server.store.sqlite.reads import SqliteReads
+from wattwise_server.store.transactions import CachedJob, Store, Transaction, with_running
 from wattwise_server.store.writer import NoOwner, Writer
 
 _RETRY = timedelta(seconds=1)
@@ -25,7 +25,7 @@ _AWAY_MICROS = 5_000_000
 """If nobody has looked at the leases for so long, this process did not run; usually it looks several times a second."""
 
 
-class SqliteStore(CachedStore):
+class SqliteStore(Store):
     """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
 
     reads: SqliteReads
@@ -75,14 +75,14 @@ class SqliteStore(CachedStore):
         """A key for a new job."""
         return next(self._keys)
 
-    async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
+    async def make_room(self, tx: Transaction, prefix: str, limit: int) -> None:
         """Holds a lock of the prefix until the transaction ends."""
         tx.kept = tx.kept or AsyncExitStack()
         await tx.kept.enter_async_context(self._creating.setdefault(prefix, asyncio.Lock()))
         if await self.reads.count_under(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
 
-    def transaction(self, job_id: str) -> CachedTransaction:
+    def transaction(self, job_id: str) -> Transaction:
         """The one way to read and change a job."""
         self._note_pause()
         return super().transaction(job_id)

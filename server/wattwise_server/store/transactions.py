@@ -1,4 +1,4 @@
-"""What all backends share: a cache of jobs in front of a group writer.
+"""The transactions of both databases: a cache of jobs in front of a group writer. The contract is in `base`.
 
 Jobs in use and their running trials are in memory, as they will be once everything submitted is durable. A transaction
 reads and changes the cached job under its lock, hands its changes to the writer, releases the lock and only then
@@ -135,11 +135,11 @@ class CachedJob:
             await self.submitted.durable()
 
 
-class CachedStore(ABC):
-    """Jobs, trials and measurements of one database. A backend says how they are read and committed.
+class Store(ABC):
+    """A database of jobs, trials and measurements: its transactions and its reads. Made by `store.open.open_store`.
 
     Attributes:
-        page_token_key: Of the tokens of lists.
+        page_token_key: Random, made with the database, for the tokens of lists.
         clock: The time of the database.
         reads: Its reads.
         observer: Is notified of every event.
@@ -162,7 +162,7 @@ class CachedStore(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Checks that the database can serve calls.
+        """Checks that the database can serve calls, now or once it is reachable again.
 
         Raises:
             StorageUnavailableError: it cannot, until it has been repaired.
@@ -170,11 +170,15 @@ class CachedStore(ABC):
 
     @abstractmethod
     async def expired_leases(self) -> Sequence[TrialId]:
-        """Running trials whose lease has expired."""
+        """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
 
     @abstractmethod
     async def prune(self, ended_before: datetime) -> None:
-        """Drops measurements of trials that ended before a time."""
+        """Deletes measurements of trials that ended before a time, in small steps that delay no other call.
+
+        Deletes all measurements of a trial that was decided or ended by its trainer, all but the newest of a lost or
+        preempted one, and none of a running one. If this raises or is cancelled, the next call deletes the rest.
+        """
 
     @abstractmethod
     async def read(self, job_id: str, cached: CachedJob) -> None:
@@ -189,14 +193,14 @@ class CachedStore(ABC):
         """
 
     @abstractmethod
-    async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
+    async def make_room(self, tx: Transaction, prefix: str, limit: int) -> None:
         """See `Transaction.make_room`."""
 
-    def with_leases(self, tx: CachedTransaction) -> Sequence[Change]:
+    def with_leases(self, tx: Transaction) -> Sequence[Change]:
         """What a transaction writes, with what keeps its trials' leases."""
         return tx.changes
 
-    def checks(self, tx: CachedTransaction) -> Sequence[Change]:  # noqa: ARG002 - a hook
+    def checks(self, tx: Transaction) -> Sequence[Change]:  # noqa: ARG002 - a hook
         """What has to hold when a transaction that writes nothing is committed."""
         return ()
 
@@ -209,12 +213,12 @@ class CachedStore(ABC):
     def deleted(self, key: int) -> None:  # noqa: B027 - a hook
         """Notes that the deletion of a job has become durable."""
 
-    def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:  # noqa: B027 - a hook
+    def changed(self, cached: CachedJob, tx: Transaction) -> None:  # noqa: B027 - a hook
         """Notes that a transaction's changes have become durable."""
 
-    def transaction(self, job_id: str) -> CachedTransaction:
+    def transaction(self, job_id: str) -> Transaction:
         """The one way to read and change a job."""
-        return CachedTransaction(self, job_id)
+        return Transaction(self, job_id)
 
     def acquire(self, job_id: str) -> CachedJob:
         """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
@@ -244,7 +248,7 @@ class CachedStore(ABC):
         # A job that does not exist has no version that a commit could compare: who asks next looks again.
         cached.loaded = not self.shared or cached.version > 0
 
-    def submit(self, cached: CachedJob, tx: CachedTransaction) -> None:
+    def submit(self, cached: CachedJob, tx: Transaction) -> None:
         """Applies a transaction's changes to the cache and hands them to the writer.
 
         Raises:
@@ -260,12 +264,12 @@ class CachedStore(ABC):
         else:
             self.submit_check(cached, tx)
 
-    def submit_check(self, cached: CachedJob, tx: CachedTransaction) -> None:
+    def submit_check(self, cached: CachedJob, tx: Transaction) -> None:
         """Lets the next commit compare what a transaction has read of a job that others may change."""
         if self.shared and cached.version and not cached.failed:
             cached.submitted = self.writer.submit(cached, self.checks(tx))
 
-    def _publish(self, cached: CachedJob, tx: CachedTransaction) -> None:
+    def _publish(self, cached: CachedJob, tx: Transaction) -> None:
         if tx.deleted:
             self.deleted(tx.key)
         for topic in tx.topics:
@@ -285,7 +289,7 @@ class CachedStore(ABC):
                 self.cache.move_to_end(job_id)
 
     async def forget_events(self, before: datetime) -> None:
-        """Deletes old events of the history."""
+        """Deletes older events of the history, in small steps."""
         while await self.reads.has_events(before):
             await self._prune_events(PruneEvents(to_micros(before), _EVENTS_AT_ONCE))
             await asyncio.sleep(_FORGET_PAUSE_SECONDS)
@@ -295,20 +299,23 @@ class CachedStore(ABC):
         """Deletes some of them, in one commit."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
-        """Notifies of changes."""
+        """Notifies of every durable change of the job, or of one trial's start, end and revival; of trial 0: of epochs.
+
+        Where servers share the database, it also notifies when something may have changed.
+        """
         return self._subscriptions.subscribe((job_id, trial_number))
 
     def subscribe_jobs(self, prefix: str) -> AbstractContextManager[JobsSubscription]:
-        """Notifies of changes of several jobs."""
+        """Notifies of every durable change of a job whose id starts with a prefix, of its trials and their epochs."""
         return self._subscriptions.subscribe_jobs(prefix)
 
     async def close(self) -> None:
-        """Waits for pending commits."""
+        """Waits for pending commits and closes the storage."""
         await self.writer.close()
 
 
-class CachedTransaction:
-    """A cached job with the changes of one block, not yet applied to it."""
+class Transaction:
+    """One job, loaded and locked, with the changes of one block, which are not yet applied to the cached job."""
 
     __slots__ = (
         "cached",
@@ -329,7 +336,7 @@ class CachedTransaction:
     job: Job | None
     key: int
 
-    def __init__(self, store: CachedStore, job_id: str) -> None:
+    def __init__(self, store: Store, job_id: str) -> None:
         self.store = store
         self.job_id = job_id
         self.deleted = False
@@ -344,7 +351,7 @@ class CachedTransaction:
         # What the block holds until its changes are durable.
         self.kept: AsyncExitStack | None = None
 
-    async def __aenter__(self) -> CachedTransaction:
+    async def __aenter__(self) -> Transaction:
         store, job_id = self.store, self.job_id
         store.reads.admit()
         self.cached = cached = store.acquire(job_id)
@@ -394,7 +401,15 @@ class CachedTransaction:
             await cached.submitted.durable()
 
     def record(self, job: Job | None, *events: Event) -> None:
-        """Saves a job after events, and what they say has changed."""
+        """Saves a job after events, and what the events say has changed; the way in which use cases change a job.
+
+        Events with a message are added to the history, with the time of the database and the token of the running call.
+        The observer is notified of every event after the commit.
+
+        Args:
+            job: The job since, saved if it differs from that before; None: it is deleted, as by `delete_job`.
+            events: What has happened, in this order; nothing for what is no event, such as a remembered request.
+        """
         if job is None:
             self.delete_job()
         elif job is not self.job and job != self.job:
@@ -425,11 +440,21 @@ class CachedTransaction:
         self.topics.add((self.job_id, None))
 
     async def make_room(self, prefix: str, limit: int) -> None:
-        """Checks that fewer jobs than a limit start with a prefix; no other block creates one until this one ends."""
+        """Checks, before a job is created, that fewer jobs than a limit have an id that starts with a prefix.
+
+        No other block creates one between this check and the commit.
+
+        Raises:
+            TooManyJobsError: the limit is reached.
+        """
         await self.store.make_room(self, prefix, limit)
 
     def delete_job(self) -> Sequence[Trial]:
-        """Deletes the job, and remembers its launches; returns the trials that were running."""
+        """Deletes the job with its trials and measurements; returns the trials that were running.
+
+        For a year the store remembers the launch ids of all trials that were dispatched, and when the job was created
+        and deleted.
+        """
         running = self.running()
         for trial in running:
             self.topics.add((self.job_id, trial.number))
@@ -467,12 +492,12 @@ class CachedTransaction:
     async def measurements(
         self, number: int, *, after: int = 0, newest_first: bool = False, limit: int = LARGEST_EPOCHS_KEPT
     ) -> Sequence[Measurement]:
-        """The measurements of a trial by epoch, or the newest first."""
+        """The measurements of a trial by epoch, or the newest first: those behind the epoch `after`, 0 for all."""
         await self.cached.durable()
         return await self.store.reads.measurements(self.key, number, after, limit, newest_first=newest_first)
 
     async def metric_span(self, number: int) -> MetricSpan:
-        """The metrics of a trial's measurements."""
+        """The metrics of a trial's measurements that were saved by earlier transactions."""
         await self.cached.durable()
         return await self.store.reads.metric_span(self.key, number)
 
@@ -493,7 +518,10 @@ class CachedTransaction:
         return self.trials.get(found.number, found) if found else None
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
-        """Whether a launch was deleted with its job."""
+        """Whether the launch of this launch id was dispatched by a job of this id that was deleted.
+
+        With `started`, also whether a job of this id existed at that time and was deleted since.
+        """
         cached, reads = self.cached, self.store.reads
         if self.job is not None and cached.replaces is False:
             return False
@@ -505,28 +533,28 @@ class CachedTransaction:
         return await reads.was_launch_deleted(self.job_id, launch_id, started)
 
     def lease_expired(self, trial: Trial) -> bool:
-        """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""
+        """Whether the lease of a trial has expired; if so, it still has when the block is committed."""
         if not trial.lease_expired(self.store.clock()):
             return False
         self.expired.append(trial.number)
         return True
 
     def save_trial(self, trial: Trial) -> None:
-        """Creates the trial, or saves what changed."""
+        """Creates the trial, or saves what changed except `last`, which `add_measurement` saves."""
         self.changes.append(changes.save_trial(self.key, trial))
         self.trials[trial.number] = trial
         self.topics.add((self.job_id, trial.number))
 
     def add_launch(self, trial: Trial) -> None:
-        """Saves what is known of the launch of a new trial."""
+        """Saves `trial.launch` of a trial that this block creates."""
         self.changes.append(changes.add_launch(self.key, trial))
 
     def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
-        """Saves the samples of a trial's profile."""
+        """Saves the samples of a trial's profile, in place of earlier ones."""
         self.changes.append(changes.save_samples(self.key, trial, samples))
 
     async def samples(self, number: int) -> Sequence[PowerSample]:
-        """The samples of a trial's profile."""
+        """The samples of a trial's profile by ascending limit; empty if it has none."""
         await self.cached.durable()
         return await self.store.reads.samples(self.key, number)
 
@@ -535,35 +563,41 @@ class CachedTransaction:
         self.changes.append(changes.add_event(entry))
 
     def add_measurement(self, trial: Trial) -> None:
-        """Keeps `trial.last`."""
+        """Saves `trial.last` as the trial's newest measurement."""
         if trial.last is not None:
             self.changes.append(changes.add_measurement(self.key, trial.number, trial.last))
         self.trials[trial.number] = trial
         self.topics.add((self.job_id, REPORTS))
 
     def keep_measurements(self, trial: Trial, newest: int) -> None:
-        """Drops all but a trial's newest measurements."""
+        """Deletes all but a trial's newest measurements, one or more."""
         self.changes.append(KeepMeasurements(self.key, trial.number, newest))
 
     def renew_lease(self, trial: Trial) -> None:
-        """Keeps the trial's lease."""
+        """Saves the trial's lease."""
         self.trials[trial.number] = trial
 
     def add_search_event(self, event: JobEvent) -> None:
-        """Saves an event that the trials do not tell."""
+        """Saves an event that the trials do not tell.
+
+        A trial tells its dispatch and, once it has ended, its newest end.
+        """
         self.changes.append(changes.add_search_event(self.key, event))
 
     async def search_events(self) -> Sequence[JobEvent]:
-        """All events of the job in their order."""
+        """All events of the job in their order, without what this block has saved."""
         await self.cached.durable()
         return await self.store.reads.search_events(self.job_id, self.key)
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once the changes are durable."""
+        """Calls `callback`, which must not raise, once what the block saved is durable."""
         self.callbacks.append(callback)
 
     def follow_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs `work` once the changes are durable and the lock is free."""
+        """Runs `work` once what the block saved is durable and other blocks can have the job.
+
+        The exit of the block returns, or raises, after `work` does. `work` does not run if the block is not saved.
+        """
         self.follow_ups.append(work)
 
     def apply(self) -> Iterable[Trial]:
