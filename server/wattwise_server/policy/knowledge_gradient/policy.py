@@ -72,6 +72,7 @@ class Memory:
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         self.belief: Newest[Model, Belief] = Newest()
+        self.situation: Newest[tuple[JobSpec, tuple[Arm, ...]], Situation] = Newest()
         self.outlook: Newest[tuple[KnowledgeGradient, Situation], Outlook] = Newest()
         self.bounds: Newest[Outlook, Mapping[int, float | None]] = Newest()
 
@@ -231,7 +232,8 @@ class KnowledgeGradient:
 
     def _outlook(self, spec: JobSpec, search: Search, memory: Memory) -> Outlook:
         """Returns the value of trials, once a trial has reached the target."""
-        situation = Situation.of(spec, search)
+        # While a trial runs, the arms are the same object; what is running does not matter otherwise.
+        situation = memory.situation.get((spec, search.arms), lambda: Situation.of(spec, search))
         return memory.outlook.get((self, situation), lambda: self._new_outlook(situation, memory))
 
     def _new_outlook(self, situation: Situation, memory: Memory) -> Outlook:
