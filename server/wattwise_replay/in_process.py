@@ -11,7 +11,7 @@ from wattwise import JobSpec, v1
 from wattwise_server.cost import cost
 from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.events import EpochReported, SearchEvent, TrialDecided, TrialDispatched, ended
+from wattwise_server.events import EpochReported, SearchEvent, TrialDecided, TrialDispatched, event_of_end
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy
 from wattwise_server.policy.history import observe, prior_of
 from wattwise_server.policy.registry import POLICIES
@@ -133,7 +133,7 @@ class InProcess:
         if crash is None:
             raise AssertionError("the last epoch ends every trial that does not crash")
         failed = trial._replace(status=undecided(crash.reason), end_reason=crash.reason)
-        self._observe(ended(failed))
+        self._observe(event_of_end(failed))
         return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
 
     def _last(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict] | None:

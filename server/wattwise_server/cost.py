@@ -9,27 +9,27 @@ _UNITS = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 
 
 def cost(spec: JobSpec, energy_joules: float | None, time_seconds: float) -> float:
-    """The cost of a trial, in joules."""
+    """Returns the cost of a trial, in joules."""
     return weighed(spec.eta_knob, spec.gpu.max_power_watts, energy_joules or 0.0, time_seconds)
 
 
 def weighed(eta: float, max_power_watts: float, energy_joules: float, time_seconds: float) -> float:
-    """The cost `η·E + (1−η)·P·T`, in joules (NSDI 2023, equation 2)."""
+    """Returns the cost `η·E + (1−η)·P·T`, in joules (NSDI 2023, equation 2)."""
     return eta * energy_joules + (1 - eta) * max_power_watts * time_seconds
 
 
 def unit_of(joules: float) -> tuple[str, float]:
-    """The unit in which a cost is readable, and its size in joules."""
+    """Returns the unit in which a cost is readable, and its size in joules."""
     return next((unit for unit in _UNITS if joules >= unit[1]), _UNITS[-1])
 
 
 def with_unit(joules: float, deviation: float | None = None) -> str:
-    """A cost in a readable unit: "19.1 ± 2 kJ"."""
+    """Writes a cost in a readable unit: "19.1 ± 2 kJ"."""
     unit, size = unit_of(joules)
     value = _rounded(joules / size, 3)
     return f"{value} {unit}" if deviation is None else f"{value} ± {_rounded(deviation / size, 2)} {unit}"
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Rounded to significant digits, without an exponent: "190", not "1.9e+02"."""
+    """Rounds to significant digits, without an exponent: "190", not "1.9e+02"."""
     return f"{float(f'{value:.{digits}g}'):g}"

@@ -137,7 +137,7 @@ class Event:
         return {}
 
     def counts(self) -> Iterable[Count]:
-        """What it counts."""
+        """Returns what it counts."""
         return [(tally, (), 1) for tally in self.tallies]
 
     def save(self, rows: Recorder) -> None:
@@ -504,8 +504,8 @@ class SearchEventOfTrial(EventOfTrial):
     kind = ""
 
     @classmethod
-    def replayed(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
-        """The event as far as a policy needs it, of a trial in its state at that time."""
+    def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
+        """Returns the event as far as a policy needs it, of a trial in its state at that time."""
         return cls(trial)
 
 
@@ -616,12 +616,12 @@ class EpochReported(SearchEventOfTrial):
             rows.add_search_event(JobEvent(self.number, self.kind, self.trial.batch_size, self.trial))
 
     @classmethod
-    def replayed(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:
+    def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:
         return cls(trial, spec)
 
 
 def _growth(now: Sums, before: Sums | None) -> tuple[float, float]:
-    """The seconds and the joules between two sums; the first sums have none before."""
+    """Returns the seconds and the joules between two sums; the first sums have none before."""
     seconds, joules = now.time_seconds, now.energy_joules or 0.0
     return (seconds - before.time_seconds, joules - (before.energy_joules or 0.0)) if before else (seconds, joules)
 
@@ -728,11 +728,11 @@ class TrialLost(TrialInterrupted):
         return {}
 
     def counts(self) -> Iterable[Count]:
-        return ((_ENDED, (_origin(self.trial), EndReason.LOST.value.lower()), 1), (_LOST, (), 1))
+        return *TrialEnded.counts(self), (_LOST, (), 1)
 
 
-def ended(trial: Trial) -> TrialDecided | TrialUndecided:
-    """The event of the end of a trial, which has ended."""
+def event_of_end(trial: Trial) -> TrialDecided | TrialUndecided:
+    """Returns the event of the end of a trial, which has ended."""
     if trial.status is TrialStatus.DECIDED:
         return TrialDecided(trial)
     if trial.status is TrialStatus.FAILED:
@@ -767,12 +767,12 @@ class TrialRevived(SearchEventOfTrial):
 
     def save(self, rows: Recorder) -> None:
         before = self.ended
-        rows.add_search_event(JobEvent(before.end_event or 0, ended(before).kind, before.batch_size, before))
+        rows.add_search_event(JobEvent(before.end_event or 0, event_of_end(before).kind, before.batch_size, before))
         rows.add_search_event(JobEvent(self.number, self.kind, before.batch_size, before))
         rows.save_trial(self.trial)
 
     @classmethod
-    def replayed(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
+    def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
         return cls(trial, trial)
 
 
@@ -843,11 +843,11 @@ SearchEvent: TypeAlias = SearchEventOfTrial | SearchEventOfBatchSize
 """What the search of a job follows from: the policies observe these events, and again when a search is rebuilt."""
 
 
-def replayed(spec: JobSpec, row: JobEvent) -> SearchEvent:
-    """The event that a row of a job tells, as far as a policy needs it."""
+def event_of_row(spec: JobSpec, row: JobEvent) -> SearchEvent:
+    """Returns the event that a row of a job tells, as far as a policy needs it."""
     event = EVENTS[row.kind]
     if row.trial is not None and issubclass(event, SearchEventOfTrial):
-        return event.replayed(spec, row.trial)
+        return event.of_row(spec, row.trial)
     if issubclass(event, SearchEventOfBatchSize):
         return event(spec, row.batch_size, row.number)
     raise ValueError(f"no search follows from {row.kind}")

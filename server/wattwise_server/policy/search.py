@@ -1,4 +1,4 @@
-"""The search of a job follows from its events: `after` adds the newest one, `rebuilt` replays them all."""
+"""The search of a job follows from its events: `job_after` adds the newest one, `rebuild_search` replays them all."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from wattwise_server.domain import Job, JobEvent, Search
-from wattwise_server.events import SearchEvent, SearchEventOfBatchSize, TrialStarted, replayed
+from wattwise_server.events import SearchEvent, SearchEventOfBatchSize, TrialStarted, event_of_row
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 
 
-def after(job: Job, event: SearchEvent) -> Job:
+def job_after(job: Job, event: SearchEvent) -> Job:
     """Returns the job after its next event."""
     return replace(job, num_events=job.num_events + 1, search=_searched(job, job.search, event))
 
 
-def rebuilt(job: Job, rows: Iterable[JobEvent]) -> Search:
-    """Returns the search that follows from the events of a job under its policy.
+def rebuild_search(job: Job, rows: Iterable[JobEvent]) -> Search:
+    """Rebuilds the search that follows from the events of a job under its policy.
 
     Takes about a millisecond for each trial, so long jobs are rebuilt in a thread.
 
@@ -29,7 +29,7 @@ def rebuilt(job: Job, rows: Iterable[JobEvent]) -> Search:
     if job.first_notes and job.spec.policy == (job.registered or job.spec).policy:
         search = replace(search, notes=job.first_notes)
     for row in rows:
-        search = _searched(job, search, replayed(job.spec, row))
+        search = _searched(job, search, event_of_row(job.spec, row))
     return search
 
 

@@ -23,7 +23,7 @@ from wattwise_server.domain import (
     Trial,
     undecided,
 )
-from wattwise_server.events import TrialDispatched, ended
+from wattwise_server.events import TrialDispatched, event_of_end
 from wattwise_server.store.columns import Row, from_micros
 from wattwise_server.store.tables import (
     ARM,
@@ -116,7 +116,7 @@ def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) 
         dispatched = trial.renew(None, None)._replace(policy_role=first_roles.get(trial.number, trial.policy_role))
         found.append(JobEvent(trial.dispatch_event, TrialDispatched.kind, trial.batch_size, dispatched))
         if trial.end_event is not None:
-            found.append(JobEvent(trial.end_event, ended(trial).kind, trial.batch_size, trial))
+            found.append(JobEvent(trial.end_event, event_of_end(trial).kind, trial.batch_size, trial))
     found.sort(key=lambda event: event.number)  # pragma: no mutate: the number comes first in an event
     return found
 

@@ -23,7 +23,7 @@ from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.finding import find_job, find_trial
 from wattwise_server.usecases.job_view import PowerProfile, TrialView, profiled_limit
-from wattwise_server.usecases.lifecycle import deleted
+from wattwise_server.usecases.lifecycle import deletion_events
 from wattwise_server.usecases.retries import retried
 
 _PREVIEW_SAMPLES = 200
@@ -186,7 +186,7 @@ class Administration:
             if create_time is not None and _milliseconds(create_time) != _milliseconds(job.create_time):
                 raise JobNotFoundError(job_id)
             running = tx.running()
-            tx.record(None, *deleted(job, running, self._store.clock()))
+            tx.record(None, *deletion_events(job, running, self._store.clock()))
             return job, len(running)
 
     async def preview(self, job_id: str) -> Preview:

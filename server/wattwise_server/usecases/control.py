@@ -25,7 +25,7 @@ from wattwise_server.events import (
     TrialExcluded,
     TrialIncluded,
 )
-from wattwise_server.policy.search import after, rebuilt
+from wattwise_server.policy.search import job_after, rebuild_search
 from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
@@ -108,14 +108,14 @@ class Control:
                 return job
             if not banned:
                 unbanned = BatchSizeUnbanned(job.spec, batch_size, job.num_events + 1)
-                return _record(tx, after(job, unbanned), unbanned)
+                return _record(tx, job_after(job, unbanned), unbanned)
             if not any(arm.batch_size != batch_size for arm in job.search.available):
                 why = f"{batch_size} is the last available batch size; unban or readmit another one first"
                 raise NotPossibleNowError(job_id, why)
             if job.spec.default_batch_size == batch_size:
                 job = replace(job, baseline_requested=False)
             event = BatchSizeBanned(job.spec, batch_size, job.num_events + 1)
-            return _record(tx, after(job, event), event)
+            return _record(tx, job_after(job, event), event)
 
     @retried
     async def readmit(self, job_id: str, batch_size: int, request_id: str) -> Job:
@@ -132,7 +132,7 @@ class Control:
             if repeated:
                 return job
             event = BatchSizeReadmitted(job.spec, batch_size, job.num_events + 1)
-            readmitted = after(job, event)
+            readmitted = job_after(job, event)
             if readmitted.search == job.search:
                 tx.record(job)
                 return job
@@ -239,7 +239,7 @@ def _record(tx: Transaction, job: Job, event: JobChanged) -> Job:
 
 
 def _with_request(job: Job, what: str, request_id: str) -> tuple[Job, bool]:
-    """A job that remembers a request, and whether it did so before: then it is repeated."""
+    """Returns a job that remembers a request, and whether it did so before: then it is repeated."""
     request = f"{what} {request_id}"
     if request in job.requests:
         return job, True
@@ -247,7 +247,7 @@ def _with_request(job: Job, what: str, request_id: str) -> tuple[Job, bool]:
 
 
 def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
-    """The job, if it has this batch size."""
+    """Finds the job, if it has this batch size."""
     job = find_job(tx, job_id)
     if fault := batch_size_fault(job, batch_size):
         raise InvalidRequestError(Violation("batch_size", fault))
@@ -256,11 +256,11 @@ def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
 
 async def _with_rebuilt_search(job: Job, events: Sequence[JobEvent]) -> Job:
     # Other jobs' calls go on meanwhile; those of this job wait for its lock.
-    return replace(job, search=await asyncio.to_thread(rebuilt, job, events))
+    return replace(job, search=await asyncio.to_thread(rebuild_search, job, events))
 
 
 def _trials(events: Sequence[JobEvent]) -> Iterable[Trial]:
-    """Every trial, once."""
+    """Returns every trial, once."""
     return (event.trial for event in events if event.trial and event.kind == TrialDispatched.kind)
 
 

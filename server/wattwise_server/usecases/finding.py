@@ -17,7 +17,7 @@ from wattwise_server.store.transactions import Transaction
 
 
 def job_id_faults(job_id: str) -> list[Violation]:
-    """What is wrong with the id of a job that a request names."""
+    """Returns what is wrong with the id of a job that a request names."""
     return [] if job_id else [Violation("job_id", "is empty; use the id of a job")]
 
 
@@ -33,7 +33,7 @@ def check_job_id(job_id: str) -> str:
 
 
 def find_job(tx: Transaction, job_id: str, *, to_register: bool = False) -> Job:
-    """The job of a transaction.
+    """Finds the job of a transaction.
 
     Args:
         tx: The transaction.
@@ -51,7 +51,7 @@ def find_job(tx: Transaction, job_id: str, *, to_register: bool = False) -> Job:
 
 
 def find_running_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] | None:
-    """A running trial with its job, which is what almost every call names; None in every other case."""
+    """Finds a running trial with its job, which is what almost every call names; None in every other case."""
     job, trial = tx.job, tx.running_trial(key.trial_number)
     if job is None or trial is None or trial.launch_id != key.launch_id:
         return None
@@ -59,7 +59,7 @@ def find_running_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] | Non
 
 
 async def find_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial]:
-    """A trial with its job.
+    """Finds a trial with its job.
 
     Raises:
         JobNotFoundError, TrialNotFoundError: there is no such trial.
@@ -85,7 +85,7 @@ async def find_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial]:
 
 
 async def find_launch(tx: Transaction, key: TrialId, *, to_resume: bool = False) -> tuple[Job, Trial]:
-    """The trial of a launch with its job, whatever its number.
+    """Finds the trial of a launch with its job, whatever its number.
 
     Args:
         tx: The transaction.
@@ -116,7 +116,7 @@ async def check_not_deleted(tx: Transaction, job_id: str, launch_id: str, starte
 
 
 def batch_size_fault(job: Job, batch_size: int) -> str | None:
-    """What is wrong with a batch size; None if the job has it."""
+    """Returns what is wrong with a batch size; None if the job has it."""
     if batch_size in job.spec.batch_sizes:
         return None
     return f"{batch_size} is not a batch size of this job; use one of {', '.join(map(str, job.spec.batch_sizes))}"

@@ -25,18 +25,18 @@ from wattwise_server.domain import (
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.events import TrialImported
 from wattwise_server.observability.call import caller_token
-from wattwise_server.policy.search import after
+from wattwise_server.policy.search import job_after
 from wattwise_server.policy.stopping import Verdict, bound_of, judge, stopped_early
 from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.finding import batch_size_fault, check_not_deleted, find_job, job_id_faults
 from wattwise_server.usecases.lifecycle import (
     Progress,
-    concluded,
-    failed,
-    measured_by,
-    revived,
+    conclude,
+    fail,
+    keep_monitor,
+    revive,
     stop_over_bound,
-    warned,
+    warn,
     with_miss_warning,
 )
 from wattwise_server.usecases.monitors import monitor_fault
@@ -108,17 +108,17 @@ class Importer:
         if faults := job_id_faults(imported.job_id):
             raise InvalidRequestError(*faults, *_request_faults(imported, None))
         async with self._store.transaction(imported.job_id) as tx:
-            done, created = await _imported(tx, imported, self._store.clock())
-            if done.events and not imported.validate_only:
-                tx.record(done.job, *done.events)
-                tx.keep_measurements(done.trial, self._limits.max_epochs_kept)
-                if done.trial.status is TrialStatus.DECIDED:
+            progress, created = await _imported(tx, imported, self._store.clock())
+            if progress.events and not imported.validate_only:
+                tx.record(progress.job, *progress.events)
+                tx.keep_measurements(progress.trial, self._limits.max_epochs_kept)
+                if progress.trial.status is TrialStatus.DECIDED:
                     stop_over_bound(self._store, tx)
-            return done.trial, created
+            return progress.trial, created
 
 
 async def _imported(tx: Transaction, imported: ImportedTrial, now: datetime) -> tuple[Progress, bool]:
-    """The trial of an import, which has events if the import changes it, and whether it is a new one."""
+    """Returns the trial of an import, which has events if the import changes it, and whether it is a new one."""
     if tx.job is None:
         await check_not_deleted(tx, imported.job_id, imported.launch_id, imported.start_time)
     job = find_job(tx, imported.job_id, to_register=True)
@@ -133,29 +133,29 @@ async def _imported(tx: Transaction, imported: ImportedTrial, now: datetime) -> 
     faults += found
     if known is not None and not faults and not _may_gain(known, imported, measured):
         return Progress(job, known), False
-    done = None if known is None else Progress(job, known)
-    if done is not None and done.trial.resumable:
-        done = revived(done, now)
-    bound = None if done is None or faults else bound_of(done.job, done.trial)
+    progress = None if known is None else Progress(job, known)
+    if progress is not None and progress.trial.resumable:
+        progress = revive(progress, now)
+    bound = None if progress is None or faults else bound_of(progress.job, progress.trial)
     judged, verdict = _judged(job.spec, bound, measured)
     reason = known_reason(imported.end_reason)
     if verdict is None and reason not in _END_REASONS and not (found or imported.malformed):
         faults.append(Violation("end_reason", _end_fault(reason)))
     if faults:
         raise InvalidRequestError(*faults)
-    done = _with_measurements(done or _created(job, imported, len(judged), now), imported, judged, now)
-    trial = done.trial
+    progress = _with_measurements(progress or _created(job, imported, len(judged), now), imported, judged, now)
+    trial = progress.trial
     if verdict is None and reason is EndReason.STOPPED_EARLY and trial.last is not None:
         verdict = stopped_early(job.spec, bound, trial.last)
     # The rest of a trial that the server dispatched ends now.
     end_time = trial.last.report_time if trial.last and trial.origin is TrialOrigin.IMPORTED else now
     metrics = [judgement.measurement.metric for judgement in judged]
     if verdict is not None:
-        return await concluded(tx, done, verdict, end_time, new=metrics), known is None
+        return await conclude(tx, progress, verdict, end_time, new=metrics), known is None
     if reason is EndReason.COMPLETED:
-        done = await with_miss_warning(tx, done, metrics)
-    done = warned(done, of_unknown_end(trial, imported.end_reason))
-    return failed(done, reason or EndReason.COMPLETED, end_time), known is None
+        progress = await with_miss_warning(tx, progress, metrics)
+    progress = warn(progress, of_unknown_end(trial, imported.end_reason))
+    return fail(progress, reason or EndReason.COMPLETED, end_time), known is None
 
 
 def _created(job: Job, imported: ImportedTrial, epochs: int, now: datetime) -> Progress:
@@ -177,21 +177,23 @@ def _created(job: Job, imported: ImportedTrial, epochs: int, now: datetime) -> P
         launch=Launch(token_id=caller_token()),
     )
     event = TrialImported(trial, epochs)
-    return Progress(after(job, event), trial, (event,))
+    return Progress(job_after(job, event), trial, (event,))
 
 
-def _with_measurements(done: Progress, imported: ImportedTrial, judged: Sequence[_Judged], now: datetime) -> Progress:
-    """A trial with more measurements."""
+def _with_measurements(
+    progress: Progress, imported: ImportedTrial, judged: Sequence[_Judged], now: datetime
+) -> Progress:
+    """Adds measurements to a trial."""
     if judged and imported.monitor and imported.monitor.kinds:
-        done = measured_by(done, imported.monitor)
-    (job, trial, _), events = done, [*done.events]
+        progress = keep_monitor(progress, imported.monitor)
+    (job, trial, _), events = progress, [*progress.events]
     for measurement, verdict in judged:
         time, before = measurement.report_time, trial.last
         if time is UNKNOWN_TIME:
             time = _after(trial.start_time, measurement.time_seconds, now) if trial.start_time else now
         trial = trial._replace(last=measurement._replace(report_time=min(time, now)))
         found = warnings_of_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
-        job, trial, new = warned(with_epoch(Progress(job, trial), trial, before), found)
+        job, trial, new = warn(with_epoch(Progress(job, trial), trial, before), found)
         events += new
     return Progress(job, trial, tuple(events))
 
@@ -203,7 +205,7 @@ def _end_fault(reason: EndReason | None) -> str:
 
 
 def _request_faults(imported: ImportedTrial, job: Job | None) -> list[Violation]:
-    """What is wrong with a request, its measurements aside; of a batch size only if the job is known."""
+    """Returns what is wrong with a request, its measurements aside; of a batch size only if the job is known."""
     faults: Faults = []
     if not imported.launch_id:
         faults.append(("launch_id", "is empty; use the launch_id of the launch, or a new UUID for each trial"))
@@ -226,7 +228,7 @@ def _size_fault(known: Trial, imported: ImportedTrial) -> Violation | None:
 def _measurements(
     spec: JobSpec, imported: ImportedTrial, last: Measurement | None
 ) -> tuple[Sequence[Measurement], list[Violation]]:
-    """The measurements after a trial's last one, and what is wrong with any of them."""
+    """Returns the measurements after a trial's last one, and what is wrong with any of them."""
     measured = imported.measurements
     faults = []
     for place, measurement in enumerate(measured):
@@ -244,7 +246,7 @@ def _measurements(
 
 
 def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurement]) -> bool:
-    """Whether an import changes the trial of its launch; one that was decided or that its trainer ended has ended."""
+    """Returns whether an import changes the trial of its launch; a decided or trainer-ended trial counts as ended."""
     if known.lost:
         return bool(measured) or imported.end_reason is not EndReason.LOST
     if known.resumable:
@@ -256,7 +258,7 @@ def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurem
 def _judged(
     spec: JobSpec, bound: float | None, measured: Sequence[Measurement]
 ) -> tuple[Sequence[_Judged], Verdict | None]:
-    """The measurements up to the one that decides the trial, with their verdicts, and the verdict about the trial.
+    """Returns the measurements up to the one that decides the trial, with their verdicts, and the trial's verdict.
 
     If none decides it, they are all measurements, and the verdict is None.
 

@@ -1,4 +1,4 @@
-"""What happens to the trials of a job: pure functions, and the one that ends the trials above their bound."""
+"""What happens to the trials of a job: pure functions, and what ends the trials above their bound."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from wattwise_server.events import (
     TrialDecided,
     TrialRevived,
     TrialWarned,
-    ended,
+    event_of_end,
 )
 from wattwise_server.policy.failures import state
-from wattwise_server.policy.search import after
+from wattwise_server.policy.search import job_after
 from wattwise_server.policy.stopping import Verdict, bound_of, is_best_known, judge, with_current_cost
 from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.changes import new_changes, with_change_warnings
@@ -64,38 +64,38 @@ class Progress(NamedTuple):
     events: tuple[Event, ...] = ()
 
 
-def revived(done: Progress, now: datetime) -> Progress:
+def revive(progress: Progress, now: datetime) -> Progress:
     """Revives a lost trial that reports again, or one that resumes from a checkpoint."""
-    job, before, events = done
+    job, before, events = progress
     trial = before.renew(before.last, job.spec.lease_expiry(now))
     event = TrialRevived(trial, before, job.num_events + 1)
-    job = after(job, event)
+    job = job_after(job, event)
     if trial.policy_role and trial.role is PruningGtsRole.EXPLORATION and job.search.exploring != trial.number:
         trial = trial._replace(policy_role=trial.policy_role._replace(role=PruningGtsRole.CONCURRENT))
         event = replace(event, trial=trial)
     return Progress(job, trial, (*events, event))
 
 
-def measured_by(done: Progress, reported: MonitorKinds) -> Progress:
+def keep_monitor(progress: Progress, reported: MonitorKinds) -> Progress:
     """Keeps what measures a trial, if a result names something new."""
-    job, trial = with_monitor(done.job, done.trial, reported)
-    if trial == done.trial:
-        return done
+    job, trial = with_monitor(progress.job, progress.trial, reported)
+    if trial == progress.trial:
+        return progress
     event: Event = MonitorNamed(trial)
     if (warning := trial.monitor_warning) is not None:
         job, event = with_job_warnings(job, trial, [warning]), MonitorsDiffer(trial, warning)
-    return Progress(job, trial, (*done.events, event))
+    return Progress(job, trial, (*progress.events, event))
 
 
-def warned(done: Progress, found: Iterable[TrialWarning]) -> Progress:
+def warn(progress: Progress, found: Iterable[TrialWarning]) -> Progress:
     """Keeps the warnings that are new to a trial."""
-    job, trial, new = with_warnings(done.job, done.trial, found)
-    return Progress(job, trial, (*done.events, *(TrialWarned(trial, warning) for warning in new))) if new else done
+    job, trial, new = with_warnings(progress.job, progress.trial, found)
+    return Progress(job, trial, (*progress.events, *(TrialWarned(trial, warning) for warning in new)))
 
 
-def decided(done: Progress, verdict: Verdict, now: datetime) -> Progress:
+def decide(progress: Progress, verdict: Verdict, now: datetime) -> Progress:
     """Ends a decided trial."""
-    job, trial, _ = done
+    job, trial, _ = progress
     place = None if trial.doubtful else job.num_observations + 1
     trial = _ended(job, trial, TrialStatus.DECIDED, verdict.end_reason, now)._replace(
         cost=verdict.cost,
@@ -105,97 +105,83 @@ def decided(done: Progress, verdict: Verdict, now: datetime) -> Progress:
         observation=place,
         best_known=is_best_known(job),
     )
-    return _with_end(done, replace(job, num_observations=place or job.num_observations), trial)
+    return _with_end(progress, replace(job, num_observations=place or job.num_observations), trial)
 
 
-def failed(done: Progress, reason: EndReason, now: datetime) -> Progress:
+def fail(progress: Progress, reason: EndReason, now: datetime) -> Progress:
     """Fails a trial that its trainer ended, or that was lost.
 
     Without a result there is no miss: a trial that stopped early then only completed.
     """
     reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
-    trial = _ended(done.job, with_current_cost(done.job, done.trial), undecided(reason), reason, now)
-    return _with_end(done, done.job, trial)
+    trial = _ended(progress.job, with_current_cost(progress.job, progress.trial), undecided(reason), reason, now)
+    return _with_end(progress, progress.job, trial)
 
 
-def stopped(job: Job, running: Iterable[Trial], now: datetime) -> tuple[Job, Sequence[Event]]:
-    """Ends the running trials whose newest cost exceeds their bound."""
-    events: list[Event] = []
-    for trial in running:
-        if trial.last is None:
-            continue
-        verdict = judge(job.spec, bound_of(job, trial), trial.last)
-        if verdict.end_reason is EndReason.COST_BOUND:
-            done = decided(Progress(job, trial), verdict, now)
-            job = done.job
-            events += done.events
-    return job, events
-
-
-def deleted(job: Job, running: Sequence[Trial], now: datetime) -> Sequence[Event]:
-    """The events of the deletion of a job: its running trials are stopped first."""
+def deletion_events(job: Job, running: Sequence[Trial], now: datetime) -> Sequence[Event]:
+    """Returns the events of the deletion of a job: its running trials are stopped first."""
     ends = [_ended(job, trial, TrialStatus.DECIDED, EndReason.JOB_DELETED, now) for trial in running]
     return [*map(TrialDecided, ends), JobDeleted(job.spec, job.num_trials, len(ends))]
 
 
 def best_known_changes(before: Job, job: Job) -> Iterable[Event]:
-    """The event of another batch size that is the best known one since `before`."""
+    """Yields the event of another batch size that is the best known one since `before`."""
     size, cost = job.search.best_known, job.search.best_known_cost
     if size is not None and cost is not None and size != before.search.best_known:
         yield BestKnownChanged(job.spec, size, cost)
 
 
-async def concluded(
-    tx: Transaction, done: Progress, verdict: Verdict, now: datetime, *, new: Sequence[float] = ()
+async def conclude(
+    tx: Transaction, progress: Progress, verdict: Verdict, now: datetime, *, new: Sequence[float] = ()
 ) -> Progress:
     """Ends a decided trial, with warnings of what looks wrong about its end.
 
     Args:
         tx: The transaction, for what was saved before.
-        done: The trial, with its last measurement.
+        progress: The trial, with its last measurement.
         verdict: The verdict about that measurement.
         now: When it ends.
         new: Metrics of the epochs that are not saved yet.
     """
     if not verdict.target_reached:
-        done = await with_miss_warning(tx, done, new)
-    return decided(await _with_doubt(tx, done, verdict), verdict, now)
+        progress = await with_miss_warning(tx, progress, new)
+    return decide(await _with_doubt(tx, progress, verdict), verdict, now)
 
 
-async def with_miss_warning(tx: Transaction, done: Progress, new: Iterable[float] = ()) -> Progress:
+async def with_miss_warning(tx: Transaction, progress: Progress, new: Iterable[float] = ()) -> Progress:
     """Warns if the metric of a trial that missed the target moved away from it.
 
     Trials that a falling bound stops are not checked: another trial has reached the target.
 
     Args:
         tx: The transaction, for what was saved before.
-        done: The trial, with its last measurement.
+        progress: The trial, with its last measurement.
         new: Metrics of the epochs that are not saved yet.
     """
-    trial = done.trial
+    trial = progress.trial
     if trial.last is None or trial.last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:
-        return done
+        return progress
     span = await tx.metric_span(trial.number)
     for metric in new:
         span = span.add(metric)
-    return warned(done, of_missed_target(done.job.spec, trial, span, trial.last))
+    return warn(progress, of_missed_target(progress.job.spec, trial, span, trial.last))
 
 
-async def _with_doubt(tx: Transaction, done: Progress, verdict: Verdict) -> Progress:
+async def _with_doubt(tx: Transaction, progress: Progress, verdict: Verdict) -> Progress:
     """Warns of a trial that reached the target far below the usual cost; a second one of its batch size counts."""
-    job, trial, events = done
+    job, trial, events = progress
     if not job.counts(trial) or trial.last is None or not verdict.converged:
-        return done
+        return progress
     found = of_cheap_delivery(job, trial, verdict.cost)
     if found is None and is_perfect_at_once(job.spec, trial.last) and is_cheapest(job, verdict.cost):
         found = of_perfect_delivery(job, trial, await tx.search_events())
     if found is None:
-        return done
+        return progress
     doubtful = next((known for known in job.warnings if known.reason is found.reason), None)
     earlier = await tx.trial(doubtful.trial_number) if doubtful else None
     if earlier is not None and earlier.batch_size == trial.batch_size:
         return Progress(without_warnings_of(job, earlier, found.reason), trial, events)
-    return warned(done, [found])
+    return warn(progress, [found])
 
 
 def stop_over_bound(store: Store, tx: Transaction) -> None:
@@ -211,9 +197,14 @@ def stop_over_bound(store: Store, tx: Transaction) -> None:
 
 
 def _stop(store: Store, tx: Transaction, running: Iterable[Trial]) -> None:
-    if tx.job is not None:
-        job, events = stopped(tx.job, running, store.clock())
-        tx.record(job, *events)
+    now = store.clock()
+    for trial in running:
+        if tx.job is None or trial.last is None:
+            continue
+        verdict = judge(tx.job.spec, bound_of(tx.job, trial), trial.last)
+        if verdict.end_reason is EndReason.COST_BOUND:
+            progress = decide(Progress(tx.job, trial), verdict, now)
+            tx.record(progress.job, *progress.events)
 
 
 async def _stop_others(store: Store, job_id: str, numbers: Sequence[int]) -> None:
@@ -230,14 +221,14 @@ async def _stop_piece(store: Store, job_id: str, numbers: Sequence[int]) -> None
         _stop(store, tx, [trial for trial in map(tx.running_trial, numbers) if trial is not None])
 
 
-def _with_end(done: Progress, job: Job, trial: Trial) -> Progress:
-    event = ended(trial)
-    job = with_change_warnings(without_contradicted(after(job, event), trial))
-    return Progress(job, trial, (*done.events, event, *_search_changes(done.job, job)))
+def _with_end(progress: Progress, job: Job, trial: Trial) -> Progress:
+    event = event_of_end(trial)
+    job = with_change_warnings(without_contradicted(job_after(job, event), trial))
+    return Progress(job, trial, (*progress.events, event, *_search_changes(progress.job, job)))
 
 
 def _search_changes(before: Job, job: Job) -> Iterable[Event]:
-    """What is new in a search: other statuses of batch sizes, detected changes, the best known one."""
+    """Yields what is new in a search: other statuses of batch sizes, detected changes, the best known one."""
     if job.search is before.search:
         return
     for old, new in zip(before.search.arms, job.search.arms, strict=True):

@@ -23,7 +23,7 @@ MOST_OTHERS = 8
 
 
 def monitor_fault(monitor: MonitorKinds) -> str | None:
-    """What is wrong with a reported monitor; None if nothing is."""
+    """Returns what is wrong with a reported monitor; None if nothing is."""
     if not all(kind.isprintable() and 0 < len(kind) <= LONGEST_KIND for kind in monitor.kinds):
         return f"has an invalid kind; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
     if len(monitor.kinds) > MOST_KINDS:
@@ -36,7 +36,7 @@ def monitor_fault(monitor: MonitorKinds) -> str | None:
 
 
 def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
-    """The trial and its job after a result that names its monitor.
+    """Returns the trial and its job after a result that names its monitor.
 
     A trial that changes its monitor has the kinds of both, since its sums come from both. A trial whose monitor failed
     for a while keeps its kinds, so its costs remain comparable.
@@ -69,7 +69,7 @@ def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, T
 
 
 def _others(monitor: MonitorKinds, *known: MonitorKinds) -> tuple[MonitorKinds, ...]:
-    """The known monitors, once each, whose kinds are not those of `monitor`."""
+    """Returns the known monitors, once each, whose kinds are not those of `monitor`."""
     others: list[MonitorKinds] = []
     for each in known:
         if each.kinds and not any(each.same_kinds(other) for other in (monitor, *others)):
@@ -78,5 +78,5 @@ def _others(monitor: MonitorKinds, *known: MonitorKinds) -> tuple[MonitorKinds, 
 
 
 def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
-    """The same kinds, partly estimated if the monitor that failed for a while is among them."""
+    """Returns the same kinds, partly estimated if the monitor that failed for a while is among them."""
     return known.joined(failed) if set(failed.kinds) <= set(known.kinds) else known

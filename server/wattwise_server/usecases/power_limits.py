@@ -111,7 +111,7 @@ class PowerLimitProfiler:
 
 
 def with_counted_profiles(job: Job, batch_size: int, trials: Iterable[Trial]) -> Job:
-    """The job with what the profiles of one batch size tell, without those of excluded trials.
+    """Returns the job with what the profiles of one batch size tell, without those of excluded trials.
 
     Args:
         job: The job.

@@ -24,9 +24,9 @@ from wattwise_server.domain import (
 from wattwise_server.errors import InvalidResultError, Violation, jobs_command
 from wattwise_server.events import EpochReported
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.search import after
+from wattwise_server.policy.search import job_after
 from wattwise_server.policy.stopping import Verdict, bound_of, judge
-from wattwise_server.usecases.lifecycle import Progress, measured_by, revived, warned
+from wattwise_server.usecases.lifecycle import Progress, keep_monitor, revive, warn
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.trial_warnings import other_better
 
@@ -74,7 +74,7 @@ class Report(NamedTuple):
     limit_watts_per_gpu: float | None = None
 
 
-class Reported(NamedTuple):
+class AppliedReport(NamedTuple):
     """What follows from a report, before what ends a trial.
 
     Attributes:
@@ -90,52 +90,52 @@ class Reported(NamedTuple):
     repeated: bool
 
 
-def reported(job: Job, trial: Trial, report: Report, now: datetime) -> Reported:
-    """A running or lost trial after a report.
+def apply_report(job: Job, trial: Trial, report: Report, now: datetime) -> AppliedReport:
+    """Applies a report to a running or lost trial.
 
     Raises:
         InvalidResultError: with one violation per fault.
     """
     spec, before = job.spec, trial.last
-    done = revived(Progress(job, trial), now) if trial.lost else Progress(job, trial)
+    progress = revive(Progress(job, trial), now) if trial.lost else Progress(job, trial)
     metric = math.nan if report.metric is None else report.metric
     sums = report.time_seconds, report.energy_joules
     measurement = Measurement(report.epoch, *sums, metric, now, report.computed, report.limit_watts_per_gpu)
-    verdict = judge(spec, bound_of(done.job, trial), measurement)
+    verdict = judge(spec, bound_of(progress.job, trial), measurement)
     if faults := _faults(spec, report, before, measurement, verdict.cost):
         raise InvalidResultError(*faults)
     if report.monitor and report.monitor.kinds and report.monitor != trial.monitor:
-        done = measured_by(done, report.monitor)
+        progress = keep_monitor(progress, report.monitor)
     repeated = before is not None and before.repeats(measurement)
-    trial = done.trial.renew(measurement, spec.lease_expiry(now))
+    trial = progress.trial.renew(measurement, spec.lease_expiry(now))
     if repeated:
-        return Reported(done._replace(trial=trial), measurement, verdict, repeated)
-    done = with_epoch(done, trial, before)
+        return AppliedReport(progress._replace(trial=trial), measurement, verdict, repeated)
+    progress = with_epoch(progress, trial, before)
     if found := warnings_of_report(spec, trial, before, measurement, reached=verdict.target_reached):
-        done = warned(done, found)
-    return Reported(done, measurement, verdict, repeated)
+        progress = warn(progress, found)
+    return AppliedReport(progress, measurement, verdict, repeated)
 
 
-def with_epoch(done: Progress, trial: Trial, before: Measurement | None) -> Progress:
-    """A trial with its newest measurement, which the policy observes if it watches epochs.
+def with_epoch(progress: Progress, trial: Trial, before: Measurement | None) -> Progress:
+    """Adds the newest measurement to a trial; the policy observes it if it watches epochs.
 
     Args:
-        done: The trial before.
+        progress: The trial before.
         trial: The trial with its newest measurement.
         before: The measurement before; None for the first one.
     """
-    job, _, events = done
+    job, _, events = progress
     event = EpochReported(trial, job.spec, before)
     if POLICIES[job.spec.policy].watches_epochs:
         event = replace(event, number=job.num_events + 1)
-        job = after(job, event)
+        job = job_after(job, event)
     return Progress(job, trial, (*events, event))
 
 
 def _faults(
     spec: JobSpec, report: Report, last: Measurement | None, measurement: Measurement, cost_joules: float
 ) -> Sequence[Violation]:
-    """What is wrong with a report, whose measurement costs so much."""
+    """Returns what is wrong with a report."""
     faults = number_faults(spec, measurement, cost_joules)
     if report.metric is None:
         faults.append(("metric", NO_METRIC))
@@ -150,7 +150,7 @@ def _faults(
 
 
 def number_faults(spec: JobSpec, measurement: Measurement, cost_joules: float = math.inf) -> Faults:
-    """What is wrong with a measurement by itself.
+    """Returns what is wrong with a measurement by itself.
 
     Args:
         spec: The job.
@@ -178,7 +178,7 @@ def number_faults(spec: JobSpec, measurement: Measurement, cost_joules: float = 
 
 
 def shrink_faults(last: Measurement, measurement: Measurement) -> Faults:
-    """What is wrong with the sums of a measurement after an earlier one."""
+    """Returns what is wrong with the sums of a measurement after an earlier one."""
     faults = _smaller("", last, measurement, last.epoch)
     if last.computed is None:
         return faults
@@ -189,7 +189,7 @@ def shrink_faults(last: Measurement, measurement: Measurement) -> Faults:
 
 
 def power_limit_fault(watts: float) -> str | None:
-    """What is wrong with a power limit; None if nothing is."""
+    """Returns what is wrong with a power limit; None if nothing is."""
     return (
         None if 0 < watts < math.inf else f"is {_number(watts)}; use the limit of one GPU in watts, above 0 and finite"
     )
@@ -245,7 +245,7 @@ def _smaller(
 def warnings_of_report(
     spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
 ) -> Sequence[TrialWarning]:
-    """The warnings of one report.
+    """Returns the warnings of one report.
 
     Args:
         spec: The job.
@@ -289,7 +289,7 @@ def _of_metric_and_energy(
 def _of_ranges(
     spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement, *, reached: bool
 ) -> TrialWarning | None:
-    """The warning of a metric or a target that seems to be in percent while the other one is not."""
+    """Returns the warning of a metric or a target that seems to be in percent while the other one is not."""
     epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
     # A loss above 1 is usual, and NaN is reported by a training that has diverged.
     if not spec.higher_is_better or math.isnan(metric):
@@ -317,7 +317,7 @@ def _of_ranges(
 
 
 def _of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
-    """The warning of a report of more energy than the job's GPUs can draw in its time."""
+    """Returns the warning of a report of more energy than the job's GPUs can draw in its time."""
     joules, seconds = measurement.energy_joules or 0.0, measurement.time_seconds
     # The first energy after epochs without energy may be that of the whole trial.
     if before is not None and before.energy_joules is not None and seconds > before.time_seconds:

@@ -35,7 +35,7 @@ from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import choice_on_request
-from wattwise_server.policy.search import after
+from wattwise_server.policy.search import job_after
 from wattwise_server.policy.stopping import bound_of, stopped_early, with_current_cost
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import TrialList
@@ -52,14 +52,14 @@ from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_id
 from wattwise_server.usecases.labels import NO_LABELS, label_faults
 from wattwise_server.usecases.lifecycle import (
     Progress,
-    concluded,
-    failed,
-    revived,
+    conclude,
+    fail,
+    revive,
     stop_over_bound,
-    warned,
+    warn,
     with_miss_warning,
 )
-from wattwise_server.usecases.report import Report, reported
+from wattwise_server.usecases.report import Report, apply_report
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import known_reason, of_unconnected_ranks, of_unknown_end
 
@@ -111,16 +111,16 @@ class Training:
             return job, True
 
     async def _prior_jobs(self, job_id: str, listed: Sequence[str]) -> Mapping[str, Job | None]:
-        """The prior jobs of a job by id, None for one that does not exist; empty if the job exists already."""
+        """Returns the prior jobs of a job by id, None for one that does not exist; empty if the job exists already."""
         if not listed or await self._job(job_id) is not None:
             return {}
         return {prior_id: await self._job(prior_id) for prior_id in listed[:MAX_PRIOR_JOBS] if prior_id != job_id}
 
     async def _prior(self, job: Job) -> Prior:
-        """What a prior job tells about a new one."""
+        """Returns what a prior job tells about a new one."""
         beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
-        after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
-        listed = await self._store.reads.trials(TrialList(job.spec.job_id), (after,), _TRIALS_OF_A_PRIOR)
+        place = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
+        listed = await self._store.reads.trials(TrialList(job.spec.job_id), (place,), _TRIALS_OF_A_PRIOR)
         return prior_of(beliefs, [each.trial for each in listed if job.counts(each.trial)])
 
     async def _job(self, job_id: str) -> Job | None:
@@ -200,19 +200,19 @@ class Training:
         served = trial.batch_size == job.spec.default_batch_size
         job = replace(job, baseline_requested=job.baseline_requested and not served)
         event = TrialDispatched(trial)
-        dispatched = Progress(after(job, event), trial, (event,))
-        done = warned(dispatched, of_unconnected_ranks(trial, unconnected_ranks))
-        tx.record(done.job, *done.events)
-        return with_current_cost(done.job, done.trial)
+        dispatched = Progress(job_after(job, event), trial, (event,))
+        progress = warn(dispatched, of_unconnected_ranks(trial, unconnected_ranks))
+        tx.record(progress.job, *progress.events)
+        return with_current_cost(progress.job, progress.trial)
 
     async def _free_slot(self, tx: Transaction, job: Job) -> Job:
         """Frees the exploration slot if its trial's lease has expired."""
         holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
         if holder is None or not tx.lease_expired(holder):
             return job
-        done = failed(Progress(job, holder), EndReason.LOST, self._store.clock())
-        tx.record(done.job, *done.events)
-        return done.job
+        progress = fail(Progress(job, holder), EndReason.LOST, self._store.clock())
+        tx.record(progress.job, *progress.events)
+        return progress.job
 
     async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> Trial:
         if resume and trial.running:
@@ -223,8 +223,8 @@ class Training:
         return with_current_cost(job, trial)
 
     async def _revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
-        done = revived(Progress(job, trial), self._store.clock())
-        tx.record(done.job, *done.events)
+        progress = revive(Progress(job, trial), self._store.clock())
+        tx.record(progress.job, *progress.events)
         # The bound may have fallen below its cost since it ended.
         stop_over_bound(self._store, tx)
         return await find_trial(tx, trial.key)
@@ -242,18 +242,18 @@ class Training:
             if isinstance(found, Decision):
                 return found
             now = self._store.clock()
-            done, measurement, verdict, repeated = reported(*found, report, now)
+            progress, measurement, verdict, repeated = apply_report(*found, report, now)
             if verdict.end_reason is not None:
-                done = await concluded(tx, done, verdict, now, new=() if repeated else (measurement.metric,))
-            tx.record(done.job, *done.events)
+                progress = await conclude(tx, progress, verdict, now, new=() if repeated else (measurement.metric,))
+            tx.record(progress.job, *progress.events)
             if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
-                tx.keep_measurements(done.trial, self._limits.max_epochs_kept)
+                tx.keep_measurements(progress.trial, self._limits.max_epochs_kept)
             if verdict.end_reason is not None:
                 stop_over_bound(self._store, tx)
-                return decision_for(done.job, done.trial)
+                return decision_for(progress.job, progress.trial)
             if repeated:
-                tx.renew_lease(done.trial)
-            return decision_for(done.job, done.trial, verdict)
+                tx.renew_lease(progress.trial)
+            return decision_for(progress.job, progress.trial, verdict)
 
     @retried
     async def heartbeat(self, key: TrialId) -> Decision:
@@ -305,17 +305,17 @@ class Training:
             now = self._store.clock()
             if not trial.running and not trial.lost:
                 return trial
-            done = revived(Progress(job, trial), now) if trial.lost else Progress(job, trial)
-            done = warned(done, of_unknown_end(trial, stated))
+            progress = revive(Progress(job, trial), now) if trial.lost else Progress(job, trial)
+            progress = warn(progress, of_unknown_end(trial, stated))
             if reason is EndReason.STOPPED_EARLY and trial.last is not None:
-                verdict = stopped_early(job.spec, bound_of(done.job, trial), trial.last)
-                done = await concluded(tx, done, verdict, now)
+                verdict = stopped_early(job.spec, bound_of(progress.job, trial), trial.last)
+                progress = await conclude(tx, progress, verdict, now)
             else:
                 if reason is EndReason.COMPLETED:
-                    done = await with_miss_warning(tx, done)
-                done = failed(done, reason, now)
-            tx.record(done.job, *done.events)
-            return done.trial
+                    progress = await with_miss_warning(tx, progress)
+                progress = fail(progress, reason, now)
+            tx.record(progress.job, *progress.events)
+            return progress.trial
 
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
@@ -348,7 +348,7 @@ class Training:
 
     @retried
     async def _live(self, key: TrialId) -> TrialId | Decision:
-        """The whole key of a live trial; for any other trial the answer to its trainer."""
+        """Returns the whole key of a live trial; for any other trial the answer to its trainer."""
         async with self._store.transaction(key.job_id) as tx:
             found = await _find_live_trial(tx, key)
             if isinstance(found, Decision):
@@ -361,12 +361,12 @@ class Training:
         async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number)
             if tx.job and trial and tx.lease_expired(trial):
-                done = failed(Progress(tx.job, trial), EndReason.LOST, self._store.clock())
-                tx.record(done.job, *done.events)
+                progress = fail(Progress(tx.job, trial), EndReason.LOST, self._store.clock())
+                tx.record(progress.job, *progress.events)
 
 
 async def _find_live_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] | Decision:
-    """A running or lost trial with its job; for any other trial the answer to its trainer, which is to stop."""
+    """Finds a running or lost trial with its job; of any other trial the answer to its trainer, which is to stop."""
     try:
         job, trial = await find_trial(tx, key)
     except TrialDeletedError:
@@ -378,7 +378,7 @@ async def _find_live_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] |
 
 
 def _prior_warnings(spec: JobSpec, priors: Iterable[tuple[Job, Prior]]) -> Iterable[Event]:
-    """What makes the prior jobs of a job misleading or useless; both may be intended."""
+    """Yields what makes the prior jobs of a job misleading or useless; both may be intended."""
     for prior, evidence in priors:
         target = spec.target_metric, spec.higher_is_better
         if target != (prior.spec.target_metric, prior.spec.higher_is_better):

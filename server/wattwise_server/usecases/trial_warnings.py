@@ -34,7 +34,7 @@ _CHEAPER = 0.5
 
 
 def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | None:
-    """The warning of a trial that reached the target at a small part of the usual cost of its batch size."""
+    """Returns the warning of a trial that reached the target at a small part of the usual cost of its batch size."""
     arm = job.search.arm(trial.batch_size)
     usual, cheapest = arm.reached.mean, arm.cheapest or math.inf
     # A trial that cost nothing is warned of, and lowers nothing.
@@ -46,18 +46,18 @@ def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | Non
 
 
 def is_perfect_at_once(spec: JobSpec, last: Measurement) -> bool:
-    """Whether the first epoch of a trial ended with the best metric there is."""
+    """Returns whether the first epoch of a trial ended with the best possible metric."""
     best = (1.0 if spec.target_metric <= 1 else 100.0) if spec.higher_is_better else 0.0
     return last.epoch == 1 and last.metric == best
 
 
 def is_cheapest(job: Job, cost: float) -> bool:
-    """Whether a delivery would lower the cheapest cost of the job."""
+    """Returns whether a delivery would lower the cheapest cost of the job."""
     return job.search.min_cost is not None and cost < job.search.min_cost
 
 
 def of_perfect_delivery(job: Job, trial: Trial, events: Iterable[JobEvent]) -> TrialWarning | None:
-    """The warning of a trial with the best metric there is in its first epoch, if the job's deliveries took more."""
+    """Returns the warning of a perfect metric in a trial's first epoch, if the job's other deliveries took longer."""
     others = [event.trial for event in events if event.trial and event.kind == TrialDecided.kind]
     epochs = [
         other.last.epoch
@@ -84,7 +84,7 @@ def _doubt(trial: Trial, how: str) -> TrialWarning:
 
 
 def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:
-    """The warning of a trial that missed the target, if no epoch was better than its first one, and its last worse.
+    """Yields the warning of a missed target, if no epoch was better than the first one and the last one is worse.
 
     Args:
         spec: The job.
@@ -109,7 +109,7 @@ def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measur
 
 
 def of_unconnected_ranks(trial: Trial, ranks: int) -> Iterator[TrialWarning]:
-    """The warning of a launch of several processes of which each asks for a trial."""
+    """Yields the warning of a launch of several processes of which each asks for a trial."""
     if ranks > 1:
         message = (
             f"the launch has {ranks} processes that are not connected, so that each trains a trial of its own: connect "
@@ -119,12 +119,12 @@ def of_unconnected_ranks(trial: Trial, ranks: int) -> Iterator[TrialWarning]:
 
 
 def known_reason(stated: EndReason | UnknownEndReason | None) -> EndReason | None:
-    """An end reason as it is stored: one that only newer clients know counts as an error."""
+    """Returns an end reason as it is stored: one that only newer clients know counts as an error."""
     return EndReason.ERROR if isinstance(stated, UnknownEndReason) else stated
 
 
 def of_unknown_end(trial: Trial, stated: EndReason | UnknownEndReason | None) -> Iterator[TrialWarning]:
-    """The warning of a trial that ended for a reason that only newer clients know."""
+    """Yields the warning of a trial that ended for a reason that only newer clients know."""
     if isinstance(stated, UnknownEndReason):
         message = (
             f"the trial ended for reason {stated.number}, which this server does not know, and is recorded as "
@@ -134,7 +134,7 @@ def of_unknown_end(trial: Trial, stated: EndReason | UnknownEndReason | None) ->
 
 
 def with_warnings(job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial, Sequence[TrialWarning]]:
-    """The job and the trial with warnings, and those that are new to the trial: a trial has one for each reason."""
+    """Returns the job and the trial with warnings, and the new ones: a trial has one for each reason."""
     known = {warning.reason for warning in trial.warnings}
     new = [warning for warning in found if warning.reason not in known]
     if not new:
@@ -143,7 +143,7 @@ def with_warnings(job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tupl
 
 
 def with_job_warnings(job: Job, trial: Trial, new: Sequence[TrialWarning]) -> Job:
-    """The job with warnings of a trial that counts, each in place of its earlier one of the same reason."""
+    """Returns the job with warnings of a trial that counts, each in place of its earlier one of the same reason."""
     if not job.counts(trial):
         return job
     reasons = {warning.reason for warning in new}
@@ -152,13 +152,13 @@ def with_job_warnings(job: Job, trial: Trial, new: Sequence[TrialWarning]) -> Jo
 
 
 def without_warnings_of(job: Job, trial: Trial, reason: WarningReason | None = None) -> Job:
-    """The job without the warnings about a trial, or without the one of a reason."""
+    """Returns the job without the warnings about a trial, or without the one of a reason."""
     kept = (known for known in job.warnings if known.trial_number != trial.number or reason not in (None, known.reason))
     return replace(job, warnings=tuple(kept))
 
 
 def with_warnings_of_imports(job: Job, changed: Trial, trials: Iterable[Trial]) -> Job:
-    """The job after a trial was excluded or included: the other imported trials with its warnings still have them."""
+    """Returns the job after a trial was excluded or included: imported trials with the same warnings keep them."""
     reasons = {warning.reason for warning in changed.warnings} - {warning.reason for warning in job.warnings}
     imports = (trial for trial in trials if trial.origin is TrialOrigin.IMPORTED and job.counts(trial))
     newest = {each.reason: each for trial in imports for each in trial.warnings if each.reason in reasons}
@@ -166,7 +166,7 @@ def with_warnings_of_imports(job: Job, changed: Trial, trials: Iterable[Trial]) 
 
 
 def without_contradicted(job: Job, ended: Trial) -> Job:
-    """The job without the warnings that a launch contradicts, which has ended: it had reports, and not the warning.
+    """Returns the job without the warnings that an ended launch contradicts: it had reports, and not the warning.
 
     An imported trial contradicts nothing: the numbers of another one stay wrong.
     """
@@ -193,5 +193,5 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
 
 
 def other_better(spec: JobSpec) -> str:
-    """The kind of metric that a job of the other direction has."""
+    """Returns the kind of metric that a job of the other direction has."""
     return "a lower" if spec.higher_is_better else "a higher"

@@ -22,7 +22,7 @@ from wattwise_server.domain import (
     TrialStatus,
     undecided,
 )
-from wattwise_server.events import TrialDecided, TrialDispatched, TrialRevived, ended
+from wattwise_server.events import TrialDecided, TrialDispatched, TrialRevived, event_of_end
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -114,7 +114,7 @@ class SimulatedJob:
     def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:
         """Ends it without one."""
         failed = trial._replace(status=undecided(reason), end_reason=reason, cost=cost)
-        self.search = observe(self.policy, self.spec, self.search, ended(failed))
+        self.search = observe(self.policy, self.spec, self.search, event_of_end(failed))
         return failed
 
     def revive(self, trial: Trial) -> bool:

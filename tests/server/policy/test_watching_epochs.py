@@ -18,7 +18,7 @@ from wattwise_server.events import EpochReported, SearchEvent
 from wattwise_server.policy.base import ArmBelief, Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.search import rebuilt
+from wattwise_server.policy.search import rebuild_search
 
 from tests.replay.worlds import job, workload, world
 from tests.server.site import Site, draft, report
@@ -81,7 +81,7 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
     assert (third.batch_size, third.launch.reason) == (32, "5 epochs were seen")
     async with site.store.transaction("j") as tx:
         assert tx.job is not None
-        assert rebuilt(tx.job, await tx.search_events()) == tx.job.search
+        assert rebuild_search(tx.job, await tx.search_events()) == tx.job.search
 
 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:

@@ -27,7 +27,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
 from wattwise_server.policy.knowledge_gradient.state import read
-from wattwise_server.policy.search import rebuilt
+from wattwise_server.policy.search import rebuild_search
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.open import open_sqlite
@@ -110,7 +110,7 @@ class Site:
             assert tx.job is not None
             events = await tx.search_events()
             assert [event.number for event in events] == list(range(1, tx.job.num_events + 1))
-            return rebuilt(tx.job, events)
+            return rebuild_search(tx.job, events)
 
     async def lose_silent_trials(self) -> None:
         """Lets every lease run out."""
