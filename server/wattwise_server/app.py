@@ -22,7 +22,6 @@ from wattwise_server.observability.telemetry import telemetry
 from wattwise_server.process import raise_file_limit, share_heap, signalled
 from wattwise_server.rpc.calls import Methods, StreamLimit
 from wattwise_server.rpc.health import HealthService
-from wattwise_server.rpc.listening import SERVICES, age_options, answering_probes, bind, new_server, serving
 from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import (
     BatchSizeOptimizerService,
@@ -30,6 +29,7 @@ from wattwise_server.rpc.service import (
     JobReaderService,
     ServerInfoService,
 )
+from wattwise_server.rpc.serving import SERVICES, age_options, answering_probes, bind, new_server, serving
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import is_shared, open_store, shown_url
 from wattwise_server.store.transactions import Store

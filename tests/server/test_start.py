@@ -15,7 +15,7 @@ from wattwise_server.app import run
 from wattwise_server.config import Config, Security, check_port, host_and_port
 from wattwise_server.errors import StartError
 from wattwise_server.observability.metrics_server import MetricsServer
-from wattwise_server.security.listening import check_exposure
+from wattwise_server.security.exposure import check_exposure
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer

@@ -48,6 +48,15 @@ _SHOWN_AT_A_STRETCH = 100
 Item = TypeVar("Item")
 Behind = TypeVar("Behind")
 M = TypeVar("M", bound=Message)
+Page = TypeVar(
+    "Page",
+    v1.ListJobsResponse,
+    v1.ListTrialsResponse,
+    v1.ListEventsResponse,
+    v1.ListMeasurementsResponse,
+    v1.ListTrialBucketsResponse,
+    v1.ListPowerProfilesResponse,
+)
 
 
 class PageSpace:
@@ -66,6 +75,7 @@ class PageSpace:
 
 
 async def fill(
+    page: Page,
     add: Callable[[M], object],
     size: int,
     after: Behind,
@@ -73,40 +83,41 @@ async def fill(
     read: Callable[[Behind, int], Awaitable[Sequence[Item]]],
     place_of: Callable[[Item], Behind],
     show: Callable[[Item], M | None],
+    token_of: Callable[[Behind], str],
     at_a_time: int = LARGEST_PAGE,
-) -> Behind | None:
-    """Fills a page of a list.
+) -> Page:
+    """Fills a page of a list, sets its token unless it is the last page, and returns it.
 
     Args:
+        page: The page.
         add: Adds a message to the page.
         size: The largest number of items on the page.
         after: The place behind which the page begins.
         read: Reads at most so many items behind a place.
         place_of: Returns the place of an item.
         show: Returns the message of an item; None leaves the item out.
+        token_of: Returns the token of a place.
         at_a_time: How many items are read at a time.
-
-    Returns:
-        The place behind which the next page begins; None if this page is the last one.
     """
     space, count = PageSpace(), 0
-    while True:
+    while count < size:
         wanted = min(size - count, at_a_time)
         found = await read(after, wanted + 1)
         for item in found[:wanted]:
             message = show(item)
             if message is not None:
                 if not space.takes(message):
-                    return after
+                    page.next_page_token = token_of(after)
+                    return page
                 add(message)
                 count += 1
                 if count % _SHOWN_AT_A_STRETCH == 0:
                     await asyncio.sleep(0)
             after = place_of(item)
         if len(found) <= wanted:
-            return None
-        if count == size:
-            return after
+            return page
+    page.next_page_token = token_of(after)
+    return page
 
 
 def page_size(requested: int, usual: int = USUAL_PAGE, largest: int = LARGEST_PAGE) -> int:

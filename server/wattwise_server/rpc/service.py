@@ -149,17 +149,16 @@ class JobReaderService(v1.JobReaderServicer):
         page = v1.ListJobsResponse()
         if request.with_total_size:
             page.total_size = await self._administration.count_jobs(wanted)
-        end = await fill(
+        return await fill(
+            page,
             page.jobs.append,
             size,
             after,
             read=partial(self._statistics.listings, wanted),
             place_of=attrgetter("position"),
             show=partial(answers.message, v1.JobListing),
+            token_of=partial(self._tokens.job_token, request),
         )
-        if end is not None:
-            page.next_page_token = self._tokens.job_token(request, end)
-        return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
         """Returns a page of trials."""
@@ -171,7 +170,8 @@ class JobReaderService(v1.JobReaderServicer):
         page = v1.ListTrialsResponse()
         if request.with_total_size:
             page.total_size = await self._administration.count_trials(wanted)
-        end = await fill(
+        return await fill(
+            page,
             page.trials.append,
             size,
             place or requests.first_place(request),
@@ -179,10 +179,8 @@ class JobReaderService(v1.JobReaderServicer):
             place_of=attrgetter("place"),
             show=lambda each: each.trial and answers.message(v1.Trial, each.trial),
             at_a_time=TRIALS_AT_A_TIME,
+            token_of=partial(self._tokens.token, request),
         )
-        if end is not None:
-            page.next_page_token = self._tokens.token(request, end)
-        return page
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """Returns one trial with its power profile."""
@@ -198,7 +196,8 @@ class JobReaderService(v1.JobReaderServicer):
             lambda: self._tokens.place(request),
         )
         page = v1.ListMeasurementsResponse()
-        end = await fill(
+        return await fill(
+            page,
             page.measurements.append,
             size,
             next(iter(place), 0),
@@ -206,10 +205,8 @@ class JobReaderService(v1.JobReaderServicer):
             place_of=attrgetter("epoch"),
             show=partial(answers.message, v1.Measurement),
             at_a_time=MEASUREMENTS_AT_A_TIME,
+            token_of=lambda end: self._tokens.token(request, (end,)),
         )
-        if end is not None:
-            page.next_page_token = self._tokens.token(request, (end,))
-        return page
 
     async def ListEvents(self, request: v1.ListEventsRequest, context: Context) -> v1.ListEventsResponse:
         """Returns a page of events."""
@@ -219,7 +216,8 @@ class JobReaderService(v1.JobReaderServicer):
             lambda: requests.event_list(request),
         )
         page = v1.ListEventsResponse()
-        end = await fill(
+        return await fill(
+            page,
             page.events.append,
             size,
             after,
@@ -227,10 +225,8 @@ class JobReaderService(v1.JobReaderServicer):
             place_of=attrgetter("place"),
             show=partial(answers.message, v1.Event),
             at_a_time=EVENTS_AT_A_TIME,
+            token_of=partial(self._tokens.token, request),
         )
-        if end is not None:
-            page.next_page_token = self._tokens.token(request, end)
-        return page
 
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context
@@ -294,17 +290,16 @@ class JobReaderService(v1.JobReaderServicer):
             with_excluded=request.with_excluded,
         )
         page = v1.ListTrialBucketsResponse()
-        end = await fill(
+        return await fill(
+            page,
             page.MergeFrom,
             size,
             after,
             read=course.behind,
             place_of=attrgetter("place"),
             show=answers.trial_range,
+            token_of=lambda end: self._tokens.token(request, (*course.division, end)),
         )
-        if end is not None:
-            page.next_page_token = self._tokens.token(request, (*course.division, end))
-        return page
 
     async def ListPowerProfiles(
         self, request: v1.ListPowerProfilesRequest, context: Context
@@ -316,17 +311,16 @@ class JobReaderService(v1.JobReaderServicer):
             lambda: self._tokens.place(request),
         )
         page = v1.ListPowerProfilesResponse()
-        end = await fill(
+        return await fill(
+            page,
             page.power_profiles.append,
             size,
             next(iter(place), 0),
             read=partial(self._statistics.profiles, job_id),
             place_of=attrgetter("batch_size"),
             show=partial(answers.message, v1.PowerProfile),
+            token_of=lambda end: self._tokens.token(request, (end,)),
         )
-        if end is not None:
-            page.next_page_token = self._tokens.token(request, (end,))
-        return page
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:
         """Returns the figures of several jobs."""

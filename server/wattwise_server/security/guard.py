@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from wattwise_server.config import Security
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.security.authorization import Authorization
-from wattwise_server.security.listening import check_exposure
+from wattwise_server.security.exposure import check_exposure
 from wattwise_server.security.tls import Certificates
 from wattwise_server.security.token_book import TokenBook
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from wattwise import Client
 from wattwise_server.config import Config
-from wattwise_server.rpc.listening import age_options
+from wattwise_server.rpc.serving import age_options
 
 from tests.client.training.script import begun, epochs
 from tests.waiting import wait_until

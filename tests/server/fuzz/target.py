@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.rpc.listening import MAX_REQUEST_BYTES
+from wattwise_server.rpc.serving import MAX_REQUEST_BYTES
 
 from tests.live_server import LiveServer
 from tests.server.fuzz.messages import BASE, BASE_SPEC, VICTIM_SPEC

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.security.listening import check_exposure
+from wattwise_server.security.exposure import check_exposure
 
 from tests.credentials import Authority
 from tests.jobs import Trainer
