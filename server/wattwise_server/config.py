@@ -171,9 +171,14 @@ class Factors:
         return self.electricity_price is not None or self.gpu_hour_price is not None
 
     @property
-    def prices(self) -> tuple[float, float]:
-        """The money for a joule, overhead included, and for a second of one GPU."""
-        return self.pue * (self.electricity_price or 0.0) / _JOULES_PER_KWH, (self.gpu_hour_price or 0.0) / 3600
+    def price_per_joule(self) -> float:
+        """The price of a joule, overhead included."""
+        return self.pue * (self.electricity_price or 0.0) / _JOULES_PER_KWH
+
+    @property
+    def price_per_gpu_second(self) -> float:
+        """The price of one GPU for a second."""
+        return (self.gpu_hour_price or 0.0) / 3600
 
     @property
     def grams_per_joule(self) -> float | None:

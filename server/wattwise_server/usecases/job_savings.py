@@ -103,7 +103,7 @@ class Pricing:
 
     def __init__(self, factors: Factors) -> None:
         self.factors = factors
-        self.prices = Prices(*factors.prices)
+        self.prices = Prices(joule=factors.price_per_joule, gpu_second=factors.price_per_gpu_second)
 
     def spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Usage:
         """Returns what the own trials among groups took."""

@@ -250,17 +250,18 @@ class Statistics:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        job, version, ended, groups, compared_from = await self._read(job_id)
-        savings = job_savings(self._pricing, version, groups, compared_from)
+        read = await self._read(job_id)
+        job, version, groups = read.job, read.version, read.groups
+        savings = job_savings(self._pricing, version, groups, read.compared_from)
         return JobStatistics(
-            self._by_batch_size(groups, version.num_gpus),
-            num_deliveries_of(groups),
-            self._pricing.spent(groups, version.num_gpus),
-            savings,
-            sum(number > job.reset_after for number in version.excluded),
-            self._months(await self._days(version, ended), version.num_gpus),
-            await self._advice(savings, version, job),
-            await self._break_even(savings, version),
+            trials=self._by_batch_size(groups, version.num_gpus),
+            num_deliveries=num_deliveries_of(groups),
+            spent=self._pricing.spent(groups, version.num_gpus),
+            savings=savings,
+            num_excluded=sum(number > job.reset_after for number in version.excluded),
+            months=self._months(await self._days(version, read.ended), version.num_gpus),
+            advice=await self._advice(savings, version, job),
+            break_even_trial=await self._break_even(savings, version),
         )
 
     async def course(
@@ -277,14 +278,15 @@ class Statistics:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        job, version, _, groups, compared_from = await self._read(job_id)
+        read = await self._read(job_id)
+        job, version, compared_from = read.job, read.version, read.compared_from
         if division is None:
             width = max(1, -(-(job.num_trials - job.reset_after) // max_ranges))
             division = Division(job.reset_after + 1, width)
         first, width = division.first, division.width
-        baseline = job_savings(self._pricing, version, groups, compared_from).cost.baseline
-        found = await self._of_ended(version, self._store.reads.buckets, *division, with_excluded=with_excluded)
-        spent = await self._of_ended(version, self._store.reads.spent, *division, compared_from)
+        baseline = job_savings(self._pricing, version, read.groups, compared_from).cost.baseline
+        found = await self._of_ended(version, self._store.reads.buckets, first, width, with_excluded=with_excluded)
+        spent = await self._of_ended(version, self._store.reads.spent, first, width, compared_from)
 
         def last(place: int) -> int:
             return min(first + (place + 1) * width - 1, job.num_trials)
@@ -328,9 +330,10 @@ class Statistics:
         if not versions:
             # It was deleted in between.
             raise JobNotFoundError(job_id)
-        key = versions[0].key
-        ended, compared_from = (await self._ended(versions))[key]
-        return _Read(job, versions[0], ended, [*ended, *running.get(key, ())], compared_from)
+        (version,) = versions
+        ended = (await self._ended(versions))[version.key]
+        groups = [*ended.groups, *running.get(version.key, ())]
+        return _Read(job, version, ended.groups, groups, ended.compared_from)
 
     async def listings(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[JobListing]:
         """Returns a page of jobs, with summaries if their activity is wanted; only those behind the place `after`."""
@@ -543,10 +546,10 @@ class Statistics:
                 usage = usage.plus(day.usage)
             found.append(
                 MonthStatistics(
-                    start,
-                    sum(day.num_trials for day in of_month),
-                    sum(day.num_deliveries for day in of_month),
-                    self._pricing.priced(usage, num_gpus),
+                    start_time=start,
+                    num_trials=sum(day.num_trials for day in of_month),
+                    num_deliveries=sum(day.num_deliveries for day in of_month),
+                    spent=self._pricing.priced(usage, num_gpus),
                 )
             )
         return found
@@ -567,20 +570,21 @@ class Statistics:
         logs = Moments()
         for group in delivered:
             logs = logs.merge(group.logs.cost)
+        mean_delivery = usage_of(delivered).times(1 / num_deliveries) if num_deliveries else None
         return TrialStatistics(
-            groups[0].batch_size,
-            groups[0].origin,
-            num_trials,
-            num_running,
-            num_deliveries,
-            num_trials - num_running - num_deliveries - num_undecided,
-            num_undecided,
-            self._pricing.priced(usage_of(groups), num_gpus),
-            self._pricing.priced(usage_of(delivered).times(1 / num_deliveries), num_gpus) if num_deliveries else None,
-            math.sqrt(logs.variance) if logs.count > 1 else None,
-            sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None,
-            min((group.least_epochs for group in delivered), default=None),
-            max((group.most_epochs for group in delivered), default=None),
+            batch_size=groups[0].batch_size,
+            origin=groups[0].origin,
+            num_trials=num_trials,
+            num_running=num_running,
+            num_deliveries=num_deliveries,
+            num_missed=num_trials - num_running - num_deliveries - num_undecided,
+            num_undecided=num_undecided,
+            spent=self._pricing.priced(usage_of(groups), num_gpus),
+            mean_delivery=None if mean_delivery is None else self._pricing.priced(mean_delivery, num_gpus),
+            log_cost_deviation=math.sqrt(logs.variance) if logs.count > 1 else None,
+            mean_epochs=sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None,
+            least_epochs=min((group.least_epochs for group in delivered), default=None),
+            most_epochs=max((group.most_epochs for group in delivered), default=None),
         )
 
 
