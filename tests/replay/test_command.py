@@ -173,6 +173,7 @@ def test_checking_files_leaves_them_unchanged(tmp_path: Path, capsys: pytest.Cap
     assert (old.read_text(), new.exists()) == ("kept", False)
 
 
+@pytest.mark.thorough
 def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """With --server every number is the same as in process."""
     quick = ("replay", "--synthetic", "3", "--seeds", "1", "--recurrences", "10")

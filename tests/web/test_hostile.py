@@ -45,6 +45,7 @@ def faulty(request: pytest.FixtureRequest, site: LiveServer, tmp_path: Path) -> 
         yield page
 
 
+@pytest.mark.thorough
 def test_answers_that_are_faulty(faulty: WebPage) -> None:
     """Each page shows faulty values or says that they cannot be shown, which is one line of the log."""
     with faulty.client() as web:

@@ -200,6 +200,7 @@ def test_tsv_cells_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "text\tn\na\\tb\\nc\t5\n"
 
 
+@pytest.mark.thorough
 def test_without_rich(trainer: Trainer) -> None:
     """A trainer's machine, which has neither `rich` nor another package of the server, prints the same tables."""
     for words in (

@@ -72,6 +72,7 @@ def _command(words: tuple[str, ...], folder: Path) -> list[str]:
     return [sys.executable, "-c", line, *(word.format(folder=folder) for word in words)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "encoding"),
     [*((words, "ascii") for words in SHORT), (SHORT[0], "latin-1"), (SHORT[0], "utf-8:strict")],
@@ -94,6 +95,7 @@ def test_export_is_utf_8_whatever_the_terminal(folder: Path) -> None:
     assert NAME in done.stdout.decode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "unbuffered"),
     [*((words, "") for words in COMMANDS), (COMMANDS[0], "1"), (COMMANDS[-1], "1")],

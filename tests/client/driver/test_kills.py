@@ -177,6 +177,7 @@ def test_client_that_ends_without_the_server(runs: Runs, server: LiveServer, spo
     assert list(spool.rglob("*.wattwise-trial")) == []
 
 
+@pytest.mark.thorough
 def test_trial_of_an_own_server_is_found_at_another_port(runs: Runs, spool: Path) -> None:
     """The spool names the own server of a run by its database, so that the next one delivers to it at any port."""
     job = write_job(runs.folder, with_client("waits"), run={"recurrences": 1})

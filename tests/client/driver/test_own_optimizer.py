@@ -139,6 +139,7 @@ def script_of(runs: Runs, server: str, job_id: str = JOB_ID, **changes: Any) -> 
     return [PYTHON, str(path)]
 
 
+@pytest.mark.thorough
 def test_one_script(runs: Runs, server: LiveServer) -> None:
     """The same script trains under a driver with its own server, in a fresh run, and without a driver."""
     command = script_of(runs, server.address)

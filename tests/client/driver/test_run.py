@@ -333,6 +333,7 @@ def test_deleted_job_ends_the_command(runs: Runs, server: LiveServer) -> None:
     assert [line["end_reason"] for line in runs.history()] == ["target reached", "target reached"]
 
 
+@pytest.mark.thorough
 def test_another_server_than_before_is_said(runs: Runs, server: LiveServer) -> None:
     """A run that goes on with another server than that of its trials says so, in both directions."""
     job = write_job(runs.folder, shell(result()), run={"recurrences": 1})

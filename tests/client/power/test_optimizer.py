@@ -456,6 +456,7 @@ def test_decided_trial_restores_the_limits(
     assert run(case_decided, machine, grpc_addr, walking) == [[now, now], BEFORE, BEFORE]
 
 
+@pytest.mark.thorough
 def test_any_costs(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """For any costs, the cheapest visited limit is set, the walk ends where it should, and all are restored."""
     assert run(case_any_table, machine, grpc_addr) >= 25

@@ -287,6 +287,7 @@ def test_profile_waits_for_the_server(machine: Machine, run: Runner, tmp_path: P
     assert (now, known) == ([[175.0, 175.0]] * 2, [175.0])
 
 
+@pytest.mark.thorough
 def test_outage_during_a_profile_is_logged(machine: Machine, run: Runner, tmp_path: Path) -> None:
     """The consequence for the profile is logged, even if the session has warned of the outage; so is its end, once."""
     lines, _, _ = run(case_server_dies, machine, tmp_path, logging.INFO)
@@ -336,6 +337,7 @@ def test_no_calls_for_a_while_after_a_timeout() -> None:
             silent.accept()
 
 
+@pytest.mark.thorough
 def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """A survived SIGTERM at any line of the walk restores the limits and ends the walk."""
     fired, left, known = run(case_signal_anywhere, machine, grpc_addr)

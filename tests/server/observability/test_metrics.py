@@ -208,6 +208,7 @@ def test_clients_cannot_add_series(watched: WatchedServer) -> None:
     assert labels == of_calls | of_trials | {"quantity", "version", "grpc", "python"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("callers", [100, pytest.param(2_500, marks=pytest.mark.soak)])
 def test_series_do_not_follow_callers(tmp_path: Path, callers: int) -> None:
     """However many jobs, labels, agents, tokens and methods callers name, the series stay, and memory is of jobs."""

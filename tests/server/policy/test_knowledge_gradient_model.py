@@ -148,6 +148,20 @@ CASES = {
     "more misses than are kept, at an edge": Reference([Run(32, 20), *[Run(32, 21), *missed(128, 60)] * 18]),
     "a window after a change": Reference([*LONG, *PAIRS, *each_of(32, *[50] * 7)], window=40),
 }
+SLOW = {
+    "a window after a change",
+    "broken",
+    "many trials without costs",
+    "misses that are folded",
+    "more epochs in reverse, in a window",
+    "more epochs than before",
+    "more epochs than the prior told, later",
+    "more misses than are kept",
+    "more misses than are kept, at an edge",
+    "stopped trials of which some reach the target",
+    "trials without costs",
+}
+EACH = [pytest.param(case, marks=pytest.mark.thorough) if case in SLOW else case for case in CASES]
 
 
 @lru_cache
@@ -171,8 +185,7 @@ def belief_from(sizes: tuple[int, ...], knowledge: Knowledge) -> Belief:
     return belief(model(sizes, C), knowledge.evidence, knowledge.prior)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH, scope="module")
 def test_belief(case: str) -> None:
     """The moments of ln E and ln c, the rates, and which batch sizes always miss are those of the formulas."""
     expected, found = CASES[case].belief, belief_of(case)
@@ -191,7 +204,7 @@ def test_belief(case: str) -> None:
     assert found.prior_trust == pytest.approx(expected.prior_trust, rel=EXACT)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH, scope="module")
 def test_values(case: str) -> None:
     """Expected costs, their variances, failure rates, and the bound of all but the best are those of the formulas."""
     expected, job = CASES[case], job_of(case)
@@ -210,7 +223,7 @@ def test_values(case: str) -> None:
     assert bounds == pytest.approx([expected.limit] * len(others), rel=EXACT)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH, scope="module")
 def test_stop_of_the_best_batch_size(case: str) -> None:
     """No other epoch to stop a trial of the best batch size saves a percent; no bound means the last one."""
     expected, job = CASES[case], job_of(case)
@@ -225,7 +238,7 @@ def test_stop_of_the_best_batch_size(case: str) -> None:
     assert expected.stops[stop] <= 1.01 * min(expected.stops)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH, scope="module")
 def test_luck_and_changes(case: str) -> None:
     """The row of misses, the sums of the detectors, and the changes that they have found are those of the formulas."""
     expected, found = CASES[case].known, knowledge_of(case)
@@ -246,7 +259,7 @@ def test_luck_and_changes(case: str) -> None:
     assert [change.factor for change in found.changes] == pytest.approx([change.factor for change in expected.changes])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH, scope="module")
 def test_choice(case: str) -> None:
     """The next batch size, the news, and the numbers of a trial that pays off, are those of the formulas."""
     expected, choice = CASES[case], job_of(case).choose()

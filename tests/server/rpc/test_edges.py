@@ -103,6 +103,7 @@ def test_heartbeats_during_a_deletion_get_a_stop(server: LiveServer) -> None:
             assert all(each.result() for each in stopped)
 
 
+@pytest.mark.thorough
 def test_lists_during_deletions_show_whole_jobs(server: LiveServer) -> None:
     """A list has each job complete or not at all, while jobs are registered and deleted."""
     with ThreadPoolExecutor(1) as pool:

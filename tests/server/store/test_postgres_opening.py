@@ -444,6 +444,7 @@ async def test_read_only_database_is_named_at_once(
     assert "database not reached" not in caplog.messages
 
 
+@pytest.mark.thorough
 async def test_standby_is_named_and_may_be_promoted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -475,6 +476,7 @@ async def test_standby_is_named_and_may_be_promoted(
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("major", [16, 18])
 async def test_timeouts_of_a_database_do_not_apply(major: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A migration, commits and reads take as long as they need, whatever limits the database has for others."""

@@ -16,6 +16,8 @@ from tests.postgres import PostgresServer
 from tests.server.store.conformance import a_job
 from tests.server.store.two_stores import open_postgres_store
 
+pytestmark = pytest.mark.thorough
+
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 _CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'wattwise'"
 

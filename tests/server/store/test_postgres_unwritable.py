@@ -75,6 +75,7 @@ async def test_database_that_becomes_read_only(postgres: PostgresServer, caplog:
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.thorough
 async def test_primary_is_replaced_by_a_standby(postgres: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
     """A standby at the same address is called one, until it is promoted."""
     url = postgres.create_database()

@@ -56,6 +56,7 @@ def test_kill_changes_no_choice(server: LiveServer) -> None:
         assert launch(disturbed) == expected
 
 
+@pytest.mark.thorough
 def test_state_in_the_database_is_bounded(server: LiveServer) -> None:
     """The text that a job stores does not grow with its trials."""
     job = kg_trainer(server)

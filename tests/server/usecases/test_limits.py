@@ -368,6 +368,7 @@ def test_long_lists_are_split_into_pages_that_fit(server: LiveServer) -> None:
     assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
 
 
+@pytest.mark.thorough
 def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
     """Trials with the longest names, most monitors and a warning are split into pages, and none is missing."""
     job_id = "\U0001f680" * 200
@@ -450,6 +451,7 @@ def _widest() -> v1.Measurement:
     return widest
 
 
+@pytest.mark.thorough
 async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other calls are answered while thousands of epochs are read and converted; all of them are in the answer."""
     site = Site(tmp_path / "store.db")

@@ -361,6 +361,7 @@ _NUMBERS = st.floats(0.001, 1e6)
 _SAMPLES = st.builds(PowerSample, _NUMBERS, _NUMBERS, _NUMBERS, st.integers(1, 1000))
 
 
+@pytest.mark.thorough
 @settings(derandomize=True)
 @given(st.lists(_SAMPLES, min_size=1, max_size=20), st.floats(0, 1))
 def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float) -> None:

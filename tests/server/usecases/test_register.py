@@ -415,6 +415,7 @@ def test_every_field_of_a_job_is_drawn() -> None:
     assert set(FIELDS) == {field.name for field in v1.JobSpec.DESCRIPTOR.fields}
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.fixed_dictionaries(FIELDS), st.sets(st.sampled_from(sorted(FIELDS)), max_size=4))
 def test_any_job_is_created_or_refused(grpc_stub: Stub, drawn: dict[str, Any], changed: set[str]) -> None:

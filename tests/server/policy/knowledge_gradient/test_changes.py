@@ -538,6 +538,7 @@ def test_a_late_old_trial_after_many_without_a_cost() -> None:
     check_belief(job)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_a_drift_of_the_cost_is_no_change(seed: int) -> None:
     """Costs that wander by two percent, each like the one before, are followed without a change."""

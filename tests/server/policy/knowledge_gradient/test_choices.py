@@ -127,6 +127,7 @@ def test_nothing_converges() -> None:
     assert [Counter(chosen[start : start + 5]) for start in (0, 5, 10)] == [Counter(SIZES)] * 3
 
 
+@pytest.mark.thorough
 def test_every_batch_size_is_tried_in_the_long_run() -> None:
     """No allowed batch size is left untried for ever, though the model expects nothing from it."""
     job = kg_job()
@@ -261,6 +262,7 @@ def settled_launches(epoch_cost: float = 100.0, count: int = 200, **constants: A
     return choices
 
 
+@pytest.mark.thorough
 def test_an_insurance_is_a_small_share_of_all_launches() -> None:
     """A batch size that the model does not recommend is tried once in a long while, the next one on a side first."""
     others = [choice for choice in settled_launches() if choice.batch_size != 32]
@@ -277,6 +279,7 @@ def test_an_insurance_does_not_depend_on_the_unit_of_costs() -> None:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.thorough
 def test_without_insurance_nothing_else_is_tried() -> None:
     """All of these trials are insurances."""
     assert {choice.batch_size for choice in settled_launches(insurance=0.0)} == {32}

@@ -158,6 +158,7 @@ def test_extreme_changes() -> None:
             assert change.message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reached", [True, False])
 def test_64_batch_sizes_with_all_trials_kept(reached: bool) -> None:
     """With two trials of each of 64 batch sizes, up to 2^31, a choice is made and all numbers are finite."""

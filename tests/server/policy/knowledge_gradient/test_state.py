@@ -87,6 +87,7 @@ def test_state_of_another_version_is_refused(version: object) -> None:
             call()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [0, 20])
 def test_state_is_bounded(window: int) -> None:
     """Once a batch size has enough trials, or a window is full, more trials make the state no longer; it is compact."""
