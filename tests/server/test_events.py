@@ -1,8 +1,11 @@
-"""What the classes of events say fits the protos and the docs, and a renewed trial loses nothing."""
+"""Everything about an event follows from its class, which fits the protos and the docs; renewed trials lose nothing."""
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from wattwise import v1
 from wattwise_server.domain import (
     EndReason,
+    Job,
     Launch,
     Measurement,
     MonitorKinds,
@@ -17,13 +21,23 @@ from wattwise_server.domain import (
     ProfileResult,
     PruningGtsRole,
     PruningGtsTrial,
+    RecordedEvent,
     Trial,
     TrialOrigin,
     TrialStatus,
     TrialWarning,
     WarningReason,
 )
-from wattwise_server.events import EVENTS, Event, MonitorsDiffer, TrialLost, TrialRevived
+from wattwise_server.events import EVENTS, Event, EventOfJob, MonitorsDiffer, Tally, TrialLost, TrialRevived
+from wattwise_server.observability.event_log import EventLog
+from wattwise_server.observability.metrics import Metrics
+from wattwise_server.observability.observers import Observers
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import EventList
+from wattwise_server.store.open import open_store
+from wattwise_server.usecases.job_spec import resolve
+
+from tests.server.site import draft
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -50,6 +64,41 @@ def test_docs_list_names_in_the_log_and_counters(event: type[Event]) -> None:
     for tally in event.tallies:
         labels = "{" + ",".join(tally.labels) + "}" if tally.labels else ""
         assert re.search(f"`{tally.name}_total{labels}`", OPERATIONS)
+
+
+async def test_new_event_is_one_class(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A class that is declared nowhere else has its place in the history, in the log and in the metrics."""
+    praises = Tally("wattwise_praises", "Jobs that were praised.", {})
+
+    @dataclass(frozen=True, slots=True)
+    class JobPraised(EventOfJob):
+        tallies = (praises,)
+        words: str
+
+        @property
+        def message(self) -> str:
+            return f"praised: {self.words}"
+
+        @property
+        def details(self) -> Mapping[str, object]:
+            return {"words": self.words}
+
+    try:
+        metrics = Metrics()
+    finally:
+        del EVENTS["JOB_PRAISED"]
+    spec = resolve(draft("j"))
+    job = Job(spec, POLICIES[spec.policy].register(spec, ()), NOW)
+    observers = Observers([EventLog(), metrics])
+    with caplog.at_level(logging.INFO):
+        async with open_store(f"sqlite:///{tmp_path / 'events.db'}", lambda: NOW, observers) as store:
+            async with store.transaction("j") as tx:
+                tx.record(job, JobPraised(spec, "well done"))
+            ((_, entry),) = await store.reads.events(EventList(job_id="j"), (), 9)
+    assert entry == RecordedEvent(NOW, "JOB_PRAISED", "j", "praised: well done")
+    (fields,) = (vars(line)["fields"] for line in caplog.records if line.message == "job praised")
+    assert fields == {"job": "j", "words": "well done"}
+    assert metrics.registry.get_sample_value("wattwise_praises_total") == 1
 
 
 def test_renewed_trial_loses_only_its_outcome() -> None:
