@@ -92,6 +92,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_commands_on_tls_and_tokens(shell: Shell) -> None:
     """All commands succeed in order: tokens are created, used and replaced, then TLS and mutual TLS."""
     lines = [*commands("Tokens"), *commands("TLS")]
-    assert len(lines) > 15
+    assert lines
     for line in lines:
         shell.type(line)
