@@ -39,7 +39,7 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
         trial.last.epoch if trial.last else 0,
         trial.cost,
         trial.cost_bound,
-        None if ended else spec.heartbeat_interval,
+        trial.heartbeat_interval,
         trial.all_warnings,
     )
 

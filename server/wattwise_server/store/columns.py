@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import lru_cache, partial
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -117,10 +118,24 @@ class Record(Generic[T]):
         self.make = make
         self.parts = tuple(parts)
         self.columns = tuple(column for part in self.parts for column in part.columns)
+        # With one name, attrgetter would not return a tuple.
+        self._get = attrgetter(*(part.field for part in self.parts), "__class__")
+        places = list(enumerate(self.parts))
+        self._converted = [
+            (place, part.to_stored) for place, part in places if isinstance(part, Column) and part.to_stored is not None
+        ]
+        # From the end, so that the places before stay.
+        self._wide = [(place, part) for place, part in reversed(places) if not isinstance(part, Column)]
 
     def write(self, value: T) -> list[object]:
-        """What is stored for a value."""
-        return [stored for part in self.parts for stored in part.write(getattr(value, part.field))]
+        """Returns what is stored for a value. Runs for every report, so that it does nothing for plain columns."""
+        *stored, _ = self._get(value)
+        for place, to_stored in self._converted:
+            if stored[place] is not None:
+                stored[place] = to_stored(stored[place])
+        for place, part in self._wide:
+            stored[place : place + 1] = part.write(stored[place])
+        return stored
 
     def fields(self, row: Row) -> dict[str, Any]:
         """The stored fields by name."""
