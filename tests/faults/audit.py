@@ -79,8 +79,8 @@ def _check_job(book: JobBook, num_trials: int, kept: Kept) -> None:
 
 def _check_profiles(connection: sqlite3.Connection, book: JobBook, key: int) -> None:
     """The cheapest sample that was acknowledged is stored, or a cheaper one that was sent."""
-    rows = connection.execute("SELECT * FROM power_limits WHERE job_key = ? AND steps IS NOT NULL", (key,))
-    kept = {row["batch_size"]: row["energy_joules"] / row["steps"] for row in rows}
+    rows = connection.execute("SELECT * FROM power_limits WHERE job_key = ? AND cheapest_steps IS NOT NULL", (key,))
+    kept = {row["batch_size"]: row["cheapest_energy_joules"] / row["cheapest_steps"] for row in rows}
     assert set(kept) <= set(book.profiles), "a profile that was not sent"
     for size, (sent, acknowledged) in book.profiles.items():
         assert sent <= kept.get(size, math.inf) <= acknowledged, f"a profile of batch size {size} is missing"
