@@ -40,8 +40,8 @@ QUICK := tests/test_scenarios.py::test_in_process $(addprefix tests/server/,poli
   $(addprefix tests/client/training/test_,callback.py epochs.py job_faults.py split.py stream.py) \
   $(addprefix --ignore=tests/server/,policy/test_knowledge_gradient_model.py usecases/test_rebuild.py) -k 'not postgres'
 
-# Three for each processor, since tests wait for processes, timeouts and the disk.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3)
+# Two for each processor and one more, since tests wait for processes, timeouts and the disk.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
 # Tests start hundreds of Python processes, which would otherwise compile everything again where this variable is set.
 unexport PYTHONDONTWRITEBYTECODE

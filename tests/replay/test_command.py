@@ -183,6 +183,7 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
     assert capsys.readouterr().out == here
 
 
+@pytest.mark.thorough
 def test_without_a_batch_size_the_default_is_trained(
     grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

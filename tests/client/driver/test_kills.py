@@ -18,6 +18,8 @@ from tests.client.driver.running import JOB_ID, Runs, alive, ended, result, serv
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.thorough
+
 
 def statuses(address: str) -> list[v1.EndReason.ValueType]:
     """The end reasons of a run's trials."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.client.driver.running import Runs, result, shell, with_client, write_job
 from tests.client.monitor.nvml_stub import Machine
 
 
+@pytest.mark.thorough
 def test_limit_that_a_client_set_is_in_the_history(runs: Runs, machine: Machine, library: Path) -> None:
     """The history has the limit that a PowerLimitOptimizer in the command kept, not the 200 W from before."""
     assert machine.file.exists()

@@ -217,6 +217,7 @@ def test_estimate_is_marked(runs: Runs) -> None:
     assert "(partly" not in done.stdout
 
 
+@pytest.mark.thorough
 def test_command_that_always_ends_as_preempted(runs: Runs) -> None:
     """After max_tries preemptions in a row the run ends with an error; started again, it continues."""
     job = write_job(runs.folder, shell("exit 143"), run={"max_tries": 2})

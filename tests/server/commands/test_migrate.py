@@ -114,6 +114,7 @@ async def test_simultaneous_migrations_happen_once(postgres_url: str, monkeypatc
     assert described(done[1]).endswith(f": another process migrated it from {newest} just now")
 
 
+@pytest.mark.thorough
 def test_simultaneous_servers_share_a_new_database(
     tmp_path: Path, postgres_server: PostgresServer, postgres_url: str
 ) -> None:

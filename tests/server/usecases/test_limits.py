@@ -394,6 +394,7 @@ def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
     assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
 
 
+@pytest.mark.thorough
 def test_trials_with_the_longest_labels_fit_into_messages(server: LiveServer) -> None:
     """A page of 200 trials with the most and longest labels and kinds, and each message of a watch, is below 4 MiB."""
     job_id = "\U0001f680" * 200

@@ -203,6 +203,7 @@ TOLD = st.tuples(
 """What a prior job tells about the batch size at this place."""
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(
     outcomes=st.lists(OUTCOMES, max_size=25),
