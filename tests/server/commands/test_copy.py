@@ -30,7 +30,7 @@ from wattwise_server.store.tables import TABLES
 
 from tests.conformance.refusal import MismatchError
 from tests.conformance.replay import Replay
-from tests.forking import run
+from tests.forking import ForkedProcess, run
 from tests.jobs import Trainer, power_sample
 from tests.live_server import LiveServer
 from tests.test_scenarios import OverGrpc, scenarios
@@ -326,17 +326,15 @@ def held(url: str, sql: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def stuck_copy(source: str | Path, target: str | Path, url: str) -> Iterator[subprocess.Popen[str]]:
+def stuck_copy(source: str | Path, target: str | Path, url: str) -> Iterator[ForkedProcess]:
     """A copy that waits for a lock in the database of a URL."""
     waiting = "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)"
-    command = [WATTWISE, "copy", url_of(source), url_of(target)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            wait_until(lambda: bool(ask(url, lambda connection: connection.fetchval(waiting))))
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
+    process = ForkedProcess("copy", url_of(source), url_of(target))
+    try:
+        wait_until(lambda: bool(ask(url, lambda connection: connection.fetchval(waiting))))
+        yield process
+    finally:
+        process.kill()
 
 
 @pytest.mark.thorough
