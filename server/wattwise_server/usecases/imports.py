@@ -18,7 +18,6 @@ from wattwise_server.domain import (
     MonitorKinds,
     Trial,
     TrialOrigin,
-    TrialStatus,
     UnknownEndReason,
     identifier_fault,
 )
@@ -34,8 +33,8 @@ from wattwise_server.usecases.lifecycle import (
     conclude,
     fail,
     keep_monitor,
+    record,
     revive,
-    stop_over_bound,
     warn,
     with_miss_warning,
 )
@@ -110,10 +109,8 @@ class Importer:
         async with self._store.transaction(imported.job_id) as tx:
             progress, created = await _imported(tx, imported, self._store.clock())
             if progress.events and not imported.validate_only:
-                tx.record(progress.job, *progress.events)
+                record(tx, progress)
                 tx.keep_measurements(progress.trial, self._limits.max_epochs_kept)
-                if progress.trial.status is TrialStatus.DECIDED:
-                    stop_over_bound(self._store, tx)
             return progress.trial, created
 
 

@@ -184,20 +184,24 @@ async def _with_doubt(tx: Transaction, progress: Progress, verdict: Verdict) -> 
     return warn(progress, [found])
 
 
-def stop_over_bound(store: Store, tx: Transaction) -> None:
-    """Ends every running trial of a job whose newest cost exceeds its bound, which may just have fallen.
+def record(tx: Transaction, progress: Progress) -> None:
+    """Records what has happened to a trial, and ends the running trials whose newest cost exceeds their bound since.
 
     Of many trials the first end in this block, and the others in blocks of a few, with other calls in between. The exit
     of this block returns when all have ended.
     """
+    tx.record(progress.job, *progress.events)
+    # A decision may lower the bound, and a trial that goes on may have missed that.
+    if not any(isinstance(event, TrialDecided | TrialRevived) for event in progress.events):
+        return
     running = tx.running()
-    _stop(store, tx, running[:_AT_ONCE])
+    _stop(tx, running[:_AT_ONCE])
     if others := [trial.number for trial in running[_AT_ONCE:]]:
-        tx.follow_up(partial(_stop_others, store, running[0].job_id, others))
+        tx.follow_up(partial(_stop_others, tx.store, progress.trial.job_id, others))
 
 
-def _stop(store: Store, tx: Transaction, running: Iterable[Trial]) -> None:
-    now = store.clock()
+def _stop(tx: Transaction, running: Iterable[Trial]) -> None:
+    now = tx.store.clock()
     for trial in running:
         if tx.job is None or trial.last is None:
             continue
@@ -218,7 +222,7 @@ async def _stop_others(store: Store, job_id: str, numbers: Sequence[int]) -> Non
 @retried
 async def _stop_piece(store: Store, job_id: str, numbers: Sequence[int]) -> None:
     async with store.transaction(job_id) as tx:
-        _stop(store, tx, [trial for trial in map(tx.running_trial, numbers) if trial is not None])
+        _stop(tx, [trial for trial in map(tx.running_trial, numbers) if trial is not None])
 
 
 def _with_end(progress: Progress, job: Job, trial: Trial) -> Progress:

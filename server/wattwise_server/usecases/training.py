@@ -54,8 +54,8 @@ from wattwise_server.usecases.lifecycle import (
     Progress,
     conclude,
     fail,
+    record,
     revive,
-    stop_over_bound,
     warn,
     with_miss_warning,
 )
@@ -202,7 +202,7 @@ class Training:
         event = TrialDispatched(trial)
         dispatched = Progress(job_after(job, event), trial, (event,))
         progress = warn(dispatched, of_unconnected_ranks(trial, unconnected_ranks))
-        tx.record(progress.job, *progress.events)
+        record(tx, progress)
         return with_current_cost(progress.job, progress.trial)
 
     async def _free_slot(self, tx: Transaction, job: Job) -> Job:
@@ -211,7 +211,7 @@ class Training:
         if holder is None or not tx.lease_expired(holder):
             return job
         progress = fail(Progress(job, holder), EndReason.LOST, self._store.clock())
-        tx.record(progress.job, *progress.events)
+        record(tx, progress)
         return progress.job
 
     async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> Trial:
@@ -224,9 +224,7 @@ class Training:
 
     async def _revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
         progress = revive(Progress(job, trial), self._store.clock())
-        tx.record(progress.job, *progress.events)
-        # The bound may have fallen below its cost since it ended.
-        stop_over_bound(self._store, tx)
+        record(tx, progress)
         return await find_trial(tx, trial.key)
 
     @retried
@@ -245,11 +243,10 @@ class Training:
             progress, measurement, verdict, repeated = apply_report(*found, report, now)
             if verdict.end_reason is not None:
                 progress = await conclude(tx, progress, verdict, now, new=() if repeated else (measurement.metric,))
-            tx.record(progress.job, *progress.events)
+            record(tx, progress)
             if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
                 tx.keep_measurements(progress.trial, self._limits.max_epochs_kept)
             if verdict.end_reason is not None:
-                stop_over_bound(self._store, tx)
                 return decision_for(progress.job, progress.trial)
             if repeated:
                 tx.renew_lease(progress.trial)
@@ -314,7 +311,7 @@ class Training:
                 if reason is EndReason.COMPLETED:
                     progress = await with_miss_warning(tx, progress)
                 progress = fail(progress, reason, now)
-            tx.record(progress.job, *progress.events)
+            record(tx, progress)
             return progress.trial
 
     async def expire_leases(self) -> None:
@@ -362,7 +359,7 @@ class Training:
             trial = await tx.trial(key.trial_number)
             if tx.job and trial and tx.lease_expired(trial):
                 progress = fail(Progress(tx.job, trial), EndReason.LOST, self._store.clock())
-                tx.record(progress.job, *progress.events)
+                record(tx, progress)
 
 
 async def _find_live_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] | Decision:
