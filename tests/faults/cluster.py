@@ -128,7 +128,7 @@ class Cluster:
     def num_lost(self) -> int:
         """How many trials were ever given up because their lease had expired."""
         with closing(sqlite3.connect(self._snapshot())) as connection:
-            tables = ("trials", "events")
+            tables = ("trials", "search_events")
             counts = [f"(SELECT count(*) FROM {table} WHERE end_reason = 'LOST')" for table in tables]  # noqa: S608
             return int(connection.execute(f"SELECT {' + '.join(counts)}").fetchone()[0])
 
