@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import lru_cache, partial
-from operator import attrgetter
 from types import UnionType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -112,30 +111,19 @@ class Record(Generic[T]):
         make: Makes the value from its fields.
         parts: The columns of each field.
         columns: All columns.
+        nothing: What is stored instead of a value.
     """
 
     def __init__(self, make: Callable[..., T], parts: Iterable[Part]) -> None:
         self.make = make
         self.parts = tuple(parts)
         self.columns = tuple(column for part in self.parts for column in part.columns)
-        # With one name, attrgetter would not return a tuple.
-        self._get = attrgetter(*(part.field for part in self.parts), "__class__")
-        places = list(enumerate(self.parts))
-        self._converted = [
-            (place, part.to_stored) for place, part in places if isinstance(part, Column) and part.to_stored is not None
-        ]
-        # From the end, so that the places before stay.
-        self._wide = [(place, part) for place, part in reversed(places) if not isinstance(part, Column)]
+        self.nothing = (None,) * len(self.columns)
+        self._write = _writer(self.parts)
 
-    def write(self, value: T) -> list[object]:
-        """Returns what is stored for a value. Runs for every report, so that it does nothing for plain columns."""
-        *stored, _ = self._get(value)
-        for place, to_stored in self._converted:
-            if stored[place] is not None:
-                stored[place] = to_stored(stored[place])
-        for place, part in self._wide:
-            stored[place : place + 1] = part.write(stored[place])
-        return stored
+    def write(self, value: T) -> Sequence[object]:
+        """Returns what is stored for a value."""
+        return self._write(value)
 
     def fields(self, row: Row) -> dict[str, Any]:
         """The stored fields by name."""
@@ -144,6 +132,23 @@ class Record(Generic[T]):
     def read(self, row: Row) -> T:
         """The value."""
         return self.make(**self.fields(row))
+
+
+def _writer(parts: Sequence[Part]) -> Callable[[Any], Sequence[object]]:
+    """Returns what `Record.write` does: one expression for all columns, since it runs for every report."""
+    values, names = [], dict[str, Any]()
+    for place, part in enumerate(parts):
+        value = f"value.{part.field}"
+        if isinstance(part, Column) and part.to_stored is None:
+            values.append(value)
+        elif isinstance(part, Column):
+            names[f"stored_{place}"] = part.to_stored
+            values.append(f"None if {value} is None else stored_{place}({value})")
+        else:
+            names[f"write_{place}"] = part.write
+            values.append(f"*write_{place}({value})")
+    writer: Callable[[Any], Sequence[object]] = eval(f"lambda value: ({', '.join(values)},)", names)  # noqa: S307 - names of fields
+    return writer
 
 
 class Nested(NamedTuple):
@@ -159,7 +164,7 @@ class Nested(NamedTuple):
 
     def write(self, value: Any) -> Sequence[object]:
         """What is stored for a value of the field."""
-        return (None,) * len(self.columns) if value is None else self.record.write(value)
+        return self.record.nothing if value is None else self.record.write(value)
 
     def read(self, row: Row) -> Any:
         """The value of the field."""
