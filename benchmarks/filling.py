@@ -24,7 +24,7 @@ DEEP = "bench-deep"
 """The job with many trials."""
 
 _TABLES = ("jobs", "arms", "trials", "measurements")
-_COUNTS = ("num_decided", "reached_count", "counted_count")
+_COUNTS = ("num_decided", "reached_count")
 _UP_TO = "WITH RECURSIVE copies(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copies WHERE i < {})"
 
 
