@@ -20,7 +20,6 @@ from statistics import median
 from typing import Any
 
 import grpc
-from wattwise_server import app
 from wattwise_server.commands import serve as cli
 from wattwise_server.store import writer
 from wattwise_server.store.sqlite import connection
@@ -39,11 +38,6 @@ def base() -> None:
 def asyncio_loop() -> None:
     """The event loop of asyncio instead of uvloop."""
     _swap(cli, uvloop=asyncio)
-
-
-def no_probes() -> None:
-    """Without gRPC's bandwidth-delay probes."""
-    _swap(app, _OPTIONS=(*vars(app)["_OPTIONS"], ("grpc.http2.bdp_probe", 0)))
 
 
 def spared_collector() -> None:
@@ -123,7 +117,6 @@ _VARIANTS: dict[str, Callable[[], None]] = {
     for variant in (
         base,
         asyncio_loop,
-        no_probes,
         spared_collector,
         no_gathering,
         no_patience,
