@@ -4,7 +4,7 @@
 |---|---|
 | `int`, `float`, `bool`, `str` | itself; NaN is NULL, unless the field may be None |
 | `datetime` | microseconds since 1970 in UTC |
-| an enum | the name of its value |
+| an enum | its value |
 | a tuple or a set of these | JSON |
 | another value | the columns of its fields, whose names begin with that of the field; all NULL for None |
 """
@@ -32,12 +32,12 @@ _CACHED_TEXTS = 1024
 
 
 def to_micros(time: datetime) -> int:
-    """Microseconds since 1970, exactly."""
+    """Returns microseconds since 1970, exactly."""
     return (time - EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
-    """The time of `to_micros`."""
+    """Returns the time of `to_micros`."""
     return EPOCH + micros * _MICROSECOND
 
 
@@ -62,10 +62,10 @@ class Part(Protocol):
         """The columns."""
 
     def write(self, value: Any) -> Sequence[object]:
-        """What is stored for a value of the field."""
+        """Returns what is stored for a value of the field."""
 
     def read(self, row: Row) -> Any:
-        """The value of the field."""
+        """Returns the value of the field."""
 
 
 class Column(NamedTuple):
@@ -93,11 +93,11 @@ class Column(NamedTuple):
         return (self,)
 
     def write(self, value: Any) -> Sequence[object]:
-        """What is stored for a value of the field."""
+        """Returns what is stored for a value of the field."""
         return (value if value is None or self.to_stored is None else self.to_stored(value),)
 
     def read(self, row: Row) -> Any:
-        """The value of the field."""
+        """Returns the value of the field."""
         stored = row[self.name]
         if stored is None:
             return self.null
@@ -126,11 +126,11 @@ class Record(Generic[T]):
         return self._write(value)
 
     def fields(self, row: Row) -> dict[str, Any]:
-        """The stored fields by name."""
+        """Returns the stored fields by name."""
         return {part.field: part.read(row) for part in self.parts}
 
     def read(self, row: Row) -> T:
-        """The value."""
+        """Returns the value."""
         return self.make(**self.fields(row))
 
 
@@ -163,11 +163,11 @@ class Nested(NamedTuple):
         return self.record.columns
 
     def write(self, value: Any) -> Sequence[object]:
-        """What is stored for a value of the field."""
+        """Returns what is stored for a value of the field."""
         return self.record.nothing if value is None else self.record.write(value)
 
     def read(self, row: Row) -> Any:
-        """The value of the field."""
+        """Returns the value of the field."""
         return None if row[self.columns[0].name] is None else self.record.read(row)
 
 
@@ -183,7 +183,7 @@ class Custom(NamedTuple):
 def record_of(
     kind: Callable[..., T], *custom: Part, only: Sequence[str] = (), skip: Sequence[str] = (), prefix: str = ""
 ) -> Record[T]:
-    """The columns of a dataclass or a named tuple.
+    """Makes the columns of a dataclass or a named tuple.
 
     Args:
         kind: Its class.
@@ -198,7 +198,7 @@ def record_of(
 
 
 def json_column(field: str, kind: Any, name: str = "") -> Column:
-    """A column that stores values of a type as JSON."""
+    """Makes a column that stores values of a type as JSON."""
     from_json = lru_cache(_CACHED_TEXTS)(lambda text: _from_plain(kind, json.loads(text)))
     return Column(name or field, ColumnType.TEXT, field, _to_json, from_json)
 
@@ -225,7 +225,7 @@ def _part(field: str, hint: Any, prefix: str) -> Part:
 
 
 def _present(hint: Any) -> Any:
-    """The type of what is not None."""
+    """Returns the type of what is not None."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     (kind,) = (each for each in get_args(hint) if each is not type(None))
@@ -259,7 +259,7 @@ def _to_json(value: Any) -> str:
 
 
 def _from_plain(hint: Any, plain: Any) -> Any:
-    """A value of a type from what JSON made of it."""
+    """Returns a value of a type from what JSON made of it."""
     kind = _present(hint)
     if plain is None or kind in _SIMPLE:
         return plain

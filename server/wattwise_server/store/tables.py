@@ -65,7 +65,7 @@ class Table:
         key: The columns that identify a row; empty: the database numbers the rows.
         columns: All columns, those of the key first.
         merge: What a row with a known key does.
-        fixed: Columns that never change; the key is among the columns before the others.
+        fixed: Columns of a table whose rows are updated that never change.
         from_schema: Whether the database itself fills the table when it is created.
     """
 
@@ -77,7 +77,7 @@ class Table:
     from_schema: bool = False
 
     def place(self, column: str) -> int:
-        """The place of a column's value in a row."""
+        """Returns the place of a column's value in a row."""
         return [each.name for each in self.columns].index(column)
 
     @property
@@ -107,9 +107,10 @@ SPEC = record_of(
     Nested("gpu", record_of(GpuGroup, Column("gpu_count", ColumnType.INTEGER, "count"))),
     skip=("batch_sizes",),
 )
-REGISTRATION = record_of(Job, only=("create_time", "set_fields"))
+_FIXED = ("create_time", "set_fields")
+REGISTRATION = record_of(Job, only=_FIXED)
 SEARCH = record_of(Search, skip=("arms",))
-JOB = record_of(Job, skip=("spec", "registered", "search", "power_limits", "create_time", "set_fields"))
+JOB = record_of(Job, skip=("spec", "registered", "search", "power_limits", *_FIXED))
 CHANGED_POLICY = Column("changed_policy", ColumnType.TEXT, "policy")
 CHANGED_PARAMETERS = Column(
     "changed_parameters",
@@ -179,11 +180,8 @@ JOB_EVENT = record_of(JobEvent, Nested("trial", TRIAL_AT_EVENT))
 SEARCH_EVENTS = Table("search_events", (*_OF_JOB, JOB_EVENT.columns[0]), (*_OF_JOB, *JOB_EVENT.columns))
 EVENT = record_of(RecordedEvent)
 EVENTS = _table("events", (), EVENT)
-DELETIONS = Table(
-    "deletions",
-    _texts("job_id", "launch_id"),
-    (*_texts("job_id", "launch_id"), *_integers("create_time", "delete_time")),
-)
+_DELETION = (*_texts("job_id", "launch_id"), *_integers("create_time"))
+DELETIONS = Table("deletions", _DELETION, (*_DELETION, *_integers("delete_time")))
 SECRETS = Table("secrets", _texts("name"), _texts("name", "value"), from_schema=True)
 
 TABLES = (
