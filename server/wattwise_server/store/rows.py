@@ -48,7 +48,7 @@ FAILED = f"status IN ({', '.join(sorted(repr(status.value) for status in UNDECID
 
 
 def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
-    """A job from its row, its arms, and rows with the columns of its power limits."""
+    """Returns a job from its row, its arms, and rows with the columns of its power limits."""
     job = _read_job(row, tuple(arm.batch_size for arm in arms), arms)
     states = (PowerLimitState(batch_size=each["batch_size"], **POWER_LIMIT.fields(each)) for each in limits)
     known = (state for state in states if state.cheapest is not None or state.profiling is not None)
@@ -56,7 +56,7 @@ def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
 
 
 def read_listed_job(row: Row, position: int | str) -> ListedJob:
-    """A job of a list from its row and the columns `batch_sizes`, `available`, `failing` and those of its activity."""
+    """Returns a job of a list from its row, with `batch_sizes`, `available`, `failing` and those of its activity."""
     names = ("batch_sizes", "available", "failing")
     batch_sizes, available, failing = (tuple(sorted(json.loads(row[name] or "[]"))) for name in names)
     activity = None
@@ -75,35 +75,35 @@ def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> 
 
 
 def window_of(row: Row) -> int:
-    """The window of a job's policy."""
+    """Returns the window of a job's policy."""
     changed = CHANGED_PARAMETERS.read(row)
     return int((changed or row)["window_size"])
 
 
 def read_arm(row: Row) -> Arm:
-    """A row of arms, without what is derived from the trials."""
+    """Returns the arm of a row, without what is derived from the trials."""
     return Arm(batch_size=row["batch_size"], **ARM.fields(row))
 
 
 def read_trial(row: Row, job_id: str) -> Trial:
-    """A row of trials joined with its launch and the newest measurement of a running one (columns `last_…`)."""
+    """Returns the trial of a row, joined with its launch and, while it runs, its newest measurement (`last_…`)."""
     launch = _NO_LAUNCH if row["reason"] is None else LAUNCH.read(row)
     return Trial(job_id=job_id, number=row["trial_number"], launch=launch, **TRIAL.fields(row))
 
 
 def read_samples(row: Row) -> Sequence[PowerSample]:
-    """The samples of a row of power_samples, by ascending limit."""
+    """Returns the samples of a row of power_samples, by ascending limit."""
     samples: Sequence[PowerSample] = SAMPLES.read(row)
     return sorted(samples)
 
 
 def read_event(row: Row) -> RecordedEvent:
-    """A row of events."""
+    """Returns the event of a row."""
     return EVENT.read(row)
 
 
 def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[JobEvent]:
-    """All events of a job in their order, from its rows of trials and of events."""
+    """Returns all events of a job in their order, from its rows of trials and of events."""
     by_number = {row["trial_number"]: read_trial(row, job_id) for row in trials}
     found, first_roles = [], dict[int, PruningGtsTrial | None]()
     for row in rows:
@@ -122,7 +122,7 @@ def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) 
 
 
 def _at_event(trial: Trial, row: Row) -> Trial:
-    """A trial as it was at an event of its own row."""
+    """Returns a trial as it was at an event of its own row."""
     then = TRIAL_AT_EVENT.fields(row)
     past = trial.renew(then["last"], None)._replace(policy_role=then["policy_role"])
     reason = then["end_reason"]
@@ -132,5 +132,5 @@ def _at_event(trial: Trial, row: Row) -> Trial:
 
 
 def read_measurement(row: Row) -> Measurement:
-    """A row of measurements."""
+    """Returns the measurement of a row."""
     return MEASUREMENT.read(row)

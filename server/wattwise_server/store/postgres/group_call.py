@@ -34,7 +34,7 @@ _JOB_ID = JOBS.place("job_id")
 
 
 def save_function() -> str:
-    """The definition of the function."""
+    """Returns the definition of the function."""
     text = (files("wattwise_server.store.postgres") / "save.sql").read_text()
     parameters = [f"{table.name}_rows json" for table in _WRITTEN]
     parameters += [
@@ -87,7 +87,7 @@ def _names(columns: Iterable[Column]) -> str:
 
 
 def _save_report() -> str:
-    """What the function does for a group of one report: $1 to $4 are of the group, the rest are of the report."""
+    """Returns the statement for a group of one report: $1 to $4 describe the group, the rest are the report."""
     values = ", ".join(f"${place}::{column.type.value}" for place, column in enumerate(MEASUREMENTS.columns, 5))
     return f"""
         WITH changed AS (
@@ -185,7 +185,7 @@ class GroupCall:
                 raise TypeError(change)
 
     def query(self, server: int, number: int) -> tuple[str, Sequence[object]]:
-        """What is to be run, with its parameters."""
+        """Returns the statement with its parameters."""
         report = self._lone_report()
         if report is not None:
             return _SAVE_REPORT, (server, number, *report)
@@ -198,7 +198,7 @@ class GroupCall:
         return not (self.writes or self._leases or self._expired or self._rooms)
 
     def _lone_report(self) -> Sequence[object] | None:
-        """The parameters of a group that is one report: without load most are."""
+        """Returns the parameters of a group that is one report, as most are without load; None for other groups."""
         rows = self._added.get(MEASUREMENTS, ())
         others = len(self.owners) != 1 or len(self._leases) > 1 or self._expired or self._rooms
         if self.num_rows != 1 or len(rows) != 1 or others:
@@ -236,7 +236,7 @@ class GroupCall:
         return sorted(rows, key=lambda row: str(row[_JOB_ID])) if table is JOBS else rows
 
     def _limits(self) -> list[tuple[str, int, int]]:
-        """Each limit, less what the group itself creates before."""
+        """Returns each limit, less the jobs that the group creates before."""
         ids = list(self.created.values())
         places = {key: place for place, key in enumerate(self.created)}
         return [
@@ -246,7 +246,7 @@ class GroupCall:
         ]
 
     def _sorted_leases(self) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:
-        """Those of trials that start to run, of others, and None: of trials that have ended."""
+        """Returns the leases of trials that start to run (True), go on (False) and have ended (None)."""
         found: dict[bool | None, list[tuple[int, ...]]] = {True: [], False: [], None: []}
         # In order, so that two servers that renew the same leases do not wait for each other.
         for place, (micros, starts) in sorted(self._leases.items()):
@@ -271,7 +271,7 @@ def _json(names: Sequence[str], rows: Collection[Sequence[Any]]) -> str | None:
 
 
 def _infinite(value: object) -> object:
-    """What JSON has no number for, as a text that PostgreSQL reads as one."""
+    """Returns an infinity, for which JSON has no number, as a text that PostgreSQL reads as one."""
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 

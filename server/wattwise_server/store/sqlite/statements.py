@@ -45,12 +45,12 @@ Statement: TypeAlias = tuple[str, Sequence[Any]]
 # Some texts have the keys of jobs.
 @lru_cache(1000)
 def numbered(sql: str) -> str:
-    """The text with parameters as SQLite spells them."""
+    """Returns the text with parameters as SQLite spells them."""
     return re.sub(r"\$(\d+)", r"?\1", sql)
 
 
 def statements(changes: Sequence[Change]) -> Iterator[Statement]:
-    """What makes changes within one transaction.
+    """Yields the statements that make changes within one transaction.
 
     The rows of each table are written together. If a job is deleted, every change is made in its place instead.
     """
