@@ -72,10 +72,5 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
 
 def with_verdict(job: Job, trial: Trial, verdict: Verdict) -> Trial:
     """Returns a running trial with its current cost and bound, which the verdict about its newest measurement has."""
-    return trial._replace(
-        cost=verdict.cost,
-        cost_bound=verdict.bound,
-        target_reached=verdict.target_reached,
-        best_known=is_best_known(job),
-        heartbeat_interval=job.spec.heartbeat_interval,
-    )
+    interval = job.spec.heartbeat_interval
+    return trial.with_current(verdict.cost, verdict.bound, verdict.target_reached, is_best_known(job), interval)

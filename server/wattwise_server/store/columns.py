@@ -112,6 +112,7 @@ class Record(Generic[T]):
         parts: The columns of each field.
         columns: All columns.
         nothing: What is stored instead of a value.
+        write: Returns what is stored for a value.
     """
 
     def __init__(self, make: Callable[..., T], parts: Iterable[Part]) -> None:
@@ -119,11 +120,7 @@ class Record(Generic[T]):
         self.parts = tuple(parts)
         self.columns = tuple(column for part in self.parts for column in part.columns)
         self.nothing = (None,) * len(self.columns)
-        self._write = _writer(self.parts)
-
-    def write(self, value: T) -> Sequence[object]:
-        """Returns what is stored for a value."""
-        return self._write(value)
+        self.write: Callable[[T], Sequence[object]] = _writer(self.parts)
 
     def fields(self, row: Row) -> dict[str, Any]:
         """Returns the stored fields by name."""
@@ -135,7 +132,7 @@ class Record(Generic[T]):
 
 
 def _writer(parts: Sequence[Part]) -> Callable[[Any], Sequence[object]]:
-    """Returns what `Record.write` does: one expression for all columns, since it runs for every report."""
+    """Returns the function `Record.write`: one expression for all columns, since it runs for every report."""
     values, names = [], dict[str, Any]()
     for place, part in enumerate(parts):
         value = f"value.{part.field}"

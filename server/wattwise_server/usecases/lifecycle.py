@@ -55,6 +55,9 @@ from wattwise_server.usecases.trial_warnings import (
 _AT_ONCE = 32
 """Trials that are compared with a bound that has fallen, and perhaps ended, in one step: some ten milliseconds."""
 
+_BEFORE_STOPS = frozenset((TrialDecided, TrialRevived))
+"""A decision may lower the bound, and a trial that goes on may have missed that."""
+
 
 class Progress(NamedTuple):
     """A job and one of its trials after events that are not recorded yet."""
@@ -191,8 +194,7 @@ def record(tx: Transaction, progress: Progress) -> None:
     of this block returns when all have ended.
     """
     tx.record(progress.job, *progress.events)
-    # A decision may lower the bound, and a trial that goes on may have missed that.
-    if not any(isinstance(event, TrialDecided | TrialRevived) for event in progress.events):
+    if _BEFORE_STOPS.isdisjoint(map(type, progress.events)):
         return
     running = tx.running()
     _stop(tx, running[:_AT_ONCE])

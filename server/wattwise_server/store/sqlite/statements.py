@@ -41,6 +41,8 @@ _DELETE_JOB = "DELETE FROM jobs WHERE job_key = ?"
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 """SQL with its parameters."""
 
+_Target: TypeAlias = tuple[type, Table | None]
+
 
 # Some texts have the keys of jobs.
 @lru_cache(1000)
@@ -54,11 +56,16 @@ def statements(changes: Sequence[Change]) -> Iterator[Statement]:
 
     The rows of each table are written together. If a job is deleted, every change is made in its place instead.
     """
-    if not any(isinstance(change, DeleteJob) for change in changes):
-        changes = sorted(changes, key=_place)
-    for (kind, table), alike in groupby(changes, key=_target):
+    if any(type(change) is DeleteJob for change in changes):
+        groups = [(target, list(alike)) for target, alike in groupby(changes, key=_target)]
+    else:
+        together: dict[_Target, list[Change]] = {}
+        for change in changes:
+            together.setdefault(_target(change), []).append(change)
+        groups = sorted(together.items(), key=lambda group: _place(group[0]))
+    for (kind, table), alike in groups:
         if kind is Put and table is not None and table.merge is not Merge.REPLACE:
-            yield from _inserts(table, [change.values for change in alike if isinstance(change, Put)])
+            yield from _inserts(table, alike)
         else:
             yield from chain.from_iterable(map(_statements, alike))
 
@@ -82,18 +89,19 @@ def _statements(change: Change) -> Sequence[Statement]:
             raise TypeError(change)
 
 
-def _target(change: Change) -> tuple[type, Table | None]:
-    return type(change), change.table if isinstance(change, Put | Update) else None
+def _target(change: Change) -> _Target:
+    # For every report: a union would be made each time.
+    return type(change), change.table if isinstance(change, (Put, Update)) else None
 
 
-def _place(change: Change) -> tuple[int, bool]:
+def _place(target: _Target) -> tuple[int, bool]:
     # A new job comes before its changes; measurements are deleted when all rows are written.
-    if isinstance(change, Put | Update):
-        return _PLACES[change.table], isinstance(change, Update)
-    return len(_PLACES), False
+    kind, table = target
+    return (len(_PLACES), False) if table is None else (_PLACES[table], kind is Update)
 
 
-def _inserts(table: Table, rows: Sequence[Sequence[object]]) -> Iterator[Statement]:
+def _inserts(table: Table, changes: Sequence[Change]) -> Iterator[Statement]:
+    rows = [change.values for change in changes if isinstance(change, Put)]
     for begin in range(0, len(rows), _LARGEST_INSERT):
         some = rows[begin : begin + _LARGEST_INSERT]
         yield _insert(table, len(some)), list(chain.from_iterable(some))
