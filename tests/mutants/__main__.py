@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def _chosen(name: str, status: int | None, patterns: list[str]) -> bool:
-    groups = {"available": status in (SURVIVED, UNTESTED), "rest": status is None}
+    groups = {"survivors": status in (SURVIVED, UNTESTED), "rest": status is None}
     return any(groups[each] if each in groups else fnmatch.fnmatch(name, each) for each in patterns)
 
 
