@@ -14,11 +14,11 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def elapsed_micros() -> int:
-    """Microseconds since some moment, those in which this process or its machine was suspended included."""
+    """Returns the microseconds since some moment, with those in which this process or its machine was suspended."""
     return time.clock_gettime_ns(_CLOCK) // 1000
 
 
 def steady_clock() -> Clock:
-    """A clock whose readings never go back, even if the system clock is changed."""
+    """Returns a clock whose readings never go back, even if the system clock is changed."""
     start, since = datetime.now(timezone.utc), elapsed_micros()
     return lambda: start + _MICROSECOND * (elapsed_micros() - since)

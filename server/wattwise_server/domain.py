@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 MAX_ID_LENGTH = 200
 HEARTBEATS_PER_LEASE = 3
+FAILURES_TO_SET_ASIDE = 3
+"""Failures in a row after which a batch size is set aside, and a job needs attention."""
 
 
 def identifier_fault(value: str) -> str | None:

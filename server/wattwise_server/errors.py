@@ -140,12 +140,12 @@ _CAUSES = {
 
 
 def described(causes: Mapping[str, Sequence[int]]) -> str:
-    """What happened to batch sizes, by cause."""
+    """Returns what happened to batch sizes, by cause."""
     return "; ".join(f"{_CAUSES[cause]}: {', '.join(map(str, sizes))}" for cause, sizes in causes.items() if sizes)
 
 
 def remedy(causes: Mapping[str, Sequence[int]], job_id: str) -> str:
-    """What helps a job that has no batch size left, by what happened to them, and the commands that bring them back."""
+    """Returns what helps a job without batch sizes, by what happened to them, and the commands that bring them back."""
     readmit = f"{jobs_command('readmit', job_id, 'BATCH_SIZE')} brings one batch size back"
     if causes.get("banned"):
         unban = f"{jobs_command('unban', job_id, 'BATCH_SIZE')} lifts a ban"
@@ -160,7 +160,7 @@ def remedy(causes: Mapping[str, Sequence[int]], job_id: str) -> str:
 
 
 def other_job(causes: Mapping[str, Sequence[int]]) -> str:
-    """The job that would not miss its target or run out of memory; empty if nothing did."""
+    """Returns the job that would not miss its target or run out of memory; empty if nothing did."""
     missed, too_large = causes.get("missed"), causes.get("out_of_memory")
     if not (missed or too_large):
         return ""
@@ -171,12 +171,12 @@ def other_job(causes: Mapping[str, Sequence[int]]) -> str:
 
 
 def begin_again(job_id: str) -> str:
-    """Which command begins the search of a job again."""
+    """Returns which command begins the search of a job again."""
     return f"{jobs_command('reset', job_id)} begins the search again"
 
 
 def jobs_command(action: str, job_id: str, *arguments: object) -> str:
-    """A `wattwise jobs` command, for a person to copy."""
+    """Returns a `wattwise jobs` command, for a person to copy."""
     return f"`wattwise jobs {' '.join((action, shlex.quote(job_id), *map(str, arguments)))}`"
 
 

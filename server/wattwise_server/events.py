@@ -58,9 +58,6 @@ Count: TypeAlias = tuple[Tally, tuple[str, ...], float]
 """A tally, the values of its labels, and by how much it grows."""
 
 
-Sums: TypeAlias = Measurement | ComputedUsage
-
-
 class Recorder(Protocol):
     """What an event saves besides its job; a part of the store's `Transaction`."""
 
@@ -490,7 +487,7 @@ class EventOfTrial(Event):
     def save(self, rows: Recorder) -> None:
         rows.save_trial(self.trial)
 
-    def _told(self, what: str) -> str:
+    def _sentence(self, what: str) -> str:
         return f"trial {self.trial.number}, batch size {self.trial.batch_size}, {what}"
 
     def _when(self) -> str:
@@ -546,7 +543,7 @@ class TrialImported(TrialStarted):
 
     @property
     def message(self) -> str:
-        return self._told(f"was imported with {self.epochs} measurement{'s' * (self.epochs != 1)}")
+        return self._sentence(f"was imported with {self.epochs} measurement{'s' * (self.epochs != 1)}")
 
     @property
     def details(self) -> Mapping[str, object]:
@@ -620,7 +617,7 @@ class EpochReported(SearchEventOfTrial):
         return cls(trial, spec)
 
 
-def _growth(now: Sums, before: Sums | None) -> tuple[float, float]:
+def _growth(now: Measurement | ComputedUsage, before: Measurement | ComputedUsage | None) -> tuple[float, float]:
     """Returns the seconds and the joules between two sums; the first sums have none before."""
     seconds, joules = now.time_seconds, now.energy_joules or 0.0
     return (seconds - before.time_seconds, joules - (before.energy_joules or 0.0)) if before else (seconds, joules)
@@ -693,7 +690,7 @@ class TrialUndecided(TrialEnded):
     @property
     def message(self) -> str:
         how = _ENDS[self.trial.end_reason] if self.trial.end_reason else "ended"
-        return self._told(f"{how}{self._when()}")
+        return self._sentence(f"{how}{self._when()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -719,7 +716,7 @@ class TrialLost(TrialInterrupted):
 
     @property
     def message(self) -> str:
-        how = self._told(f"{_ENDS[EndReason.LOST]}{self._when()}")
+        how = self._sentence(f"{_ENDS[EndReason.LOST]}{self._when()}")
         imported = self.trial.origin is TrialOrigin.IMPORTED
         return how if imported else f"{how}: its lease expired without a report or a heartbeat"
 
@@ -759,7 +756,7 @@ class TrialRevived(SearchEventOfTrial):
 
     @property
     def message(self) -> str:
-        return self._told(f"goes on{self._when()}")
+        return self._sentence(f"goes on{self._when()}")
 
     @property
     def details(self) -> Mapping[str, object]:
@@ -829,7 +826,7 @@ class PowerProfiled(EventOfTrial):
     @property
     def message(self) -> str:
         cheapest = self.cheapest.limit_watts_per_gpu
-        return self._told(f"profiled {self.limits} power limits; the cheapest known is {cheapest:g} W")
+        return self._sentence(f"profiled {self.limits} power limits; the cheapest known is {cheapest:g} W")
 
     @property
     def details(self) -> Mapping[str, object]:

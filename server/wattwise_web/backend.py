@@ -39,7 +39,7 @@ def most_channels(address: str, watches: int) -> int:
 
 
 def is_token(text: str) -> bool:
-    """Whether a text may be a token: gRPC's own error for one that may not would include it."""
+    """Returns whether a text may be a token: gRPC's own error for one that may not would include it."""
     return _TOKEN.fullmatch(text) is not None
 
 

@@ -666,5 +666,5 @@ def _event_row(event: v1.Event) -> Values:
 
 
 def is_old_page(error: WattwiseError) -> bool:
-    """Whether a list's page token is refused: it belongs to another visitor, list or server."""
+    """Returns whether a list's page token is refused: it belongs to another visitor, list or server."""
     return "page_token" in str(error)

@@ -70,7 +70,7 @@ class Sessions:
         return session.token
 
     def is_open(self, session_id: str) -> bool:
-        """Whether a session has not ended."""
+        """Returns whether a session has not ended."""
         now = self._clock()
         while self._sessions and now - next(iter(self._sessions.values())).used_at > IDLE_SECONDS:
             self._end(next(iter(self._sessions)))

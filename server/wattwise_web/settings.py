@@ -79,7 +79,7 @@ class Exposure:
     needs_login: bool
 
     def accepts(self, host: str) -> bool:
-        """Whether a value of the Host header, in lower case, names this page."""
+        """Returns whether a value of the Host header, in lower case, names this page."""
         return host in self.hosts or (self.local and _is_local(host))
 
     def scheme(self, host: str, connection: str) -> str:
@@ -95,7 +95,7 @@ class Exposure:
         return "https" if self.secure else "http"
 
     def always_https(self, host: str) -> bool:
-        """Whether browsers are told never to use HTTP for a host: for localhost that would be all its servers."""
+        """Returns whether browsers must never use HTTP for a host; for localhost that would be all its servers."""
         return self.secure and host in self.public and not _is_loopback(urlsplit(f"//{host}").hostname or "")
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import aiosqlite
 from wattwise_server.config import Limits
 from wattwise_server.domain import Decision, GpuGroup, TrialId
+from wattwise_server.events import Event
+from wattwise_server.observability.observers import Notification, Observers
 from wattwise_server.store.sqlite.connection import Group
 from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.store.transactions import Store
@@ -20,6 +22,19 @@ from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.training import Training
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class Published(Observers):
+    """Keeps the kinds of events that were published."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants_reports = True
+        self.kinds: list[type[Event]] = []
+
+    def prepare(self, event: Event) -> Notification:
+        """Keeps the event's kind once it is durable."""
+        return lambda: self.kinds.append(type(event))
 
 
 class Site:

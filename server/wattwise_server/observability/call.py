@@ -17,10 +17,10 @@ class CallContext(Protocol):
     """The part of gRPC's ServicerContext that is read here."""
 
     def peer(self) -> str:
-        """The address of the caller."""
+        """Returns the address of the caller."""
 
     def invocation_metadata(self) -> Iterable[Any] | None:
-        """Pairs of key and value."""
+        """Returns pairs of key and value."""
 
 
 class Subject(NamedTuple):
@@ -91,11 +91,11 @@ class Call:
         return answered if answered.job_id else self.named or subject(self.request)
 
     def metadata(self, name: str) -> str:
-        """The first text value of a metadata key; empty if it is absent, or after the call."""
+        """Returns the first text value of a metadata key; empty if it is absent, or after the call."""
         return next((value for key, value in self.text_metadata() if key == name), "")
 
     def text_metadata(self) -> list[tuple[str, str]]:
-        """All metadata whose values are text; empty after the call."""
+        """Returns all metadata whose values are text; empty after the call."""
         pairs = (self.context.invocation_metadata() if self.context is not None else None) or ()
         return [(key, value) for key, value in pairs if isinstance(value, str)]
 
@@ -108,13 +108,13 @@ class CallListener(Protocol):
     """Is notified of calls, on the event loop; its methods must be fast and must not raise."""
 
     def call_started(self, call: Call) -> Callable[[], None]:
-        """A call arrived; the returned function is called in the same context when the call has ended."""
+        """Notes that a call arrived; the returned function is called in the same context when the call has ended."""
 
     def unknown_method_called(self) -> None:
-        """A client called a method that this server does not have."""
+        """Notes that a client called a method that this server does not have."""
 
     def message_counter(self, method: str, direction: str) -> Callable[[], None] | None:
-        """A function to call for each message "received" or "sent" on a stream of the method; None if not needed."""
+        """Returns a function to call for each message "received" or "sent" on a stream of a method; None: no call."""
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
@@ -123,13 +123,13 @@ current_trace: ContextVar[str] = ContextVar("current_trace", default="")
 
 
 def caller_token() -> str:
-    """Id of the token of the running call; empty if there is none."""
+    """Returns the id of the token of the running call; empty if there is none."""
     call = current_call.get()
     return call.token_id if call is not None else ""
 
 
 def subject(message: Any) -> Subject:
-    """The job and the trial that a request or a response names."""
+    """Returns the job and the trial that a request or a response names."""
     descriptor = getattr(message, "DESCRIPTOR", None)
     fields = descriptor.fields_by_name if descriptor is not None else ()
     for part in ("result", "heartbeat"):

@@ -26,25 +26,25 @@ class Observer(Protocol):
     wants_reports: bool
 
     def opened(self, jobs: int, running_trials: int) -> None:
-        """The storage was opened and holds this much."""
+        """Notes how much the opened storage holds."""
 
     def counted(self, jobs: int, running_trials: int) -> None:
-        """The storage, which other servers change too, holds this much now."""
+        """Notes how much the storage holds now, which other servers change too."""
 
     def prepare(self, event: Event) -> Notification:
-        """An event happens in the running call; the returned function is called, outside of it, once it is durable.
+        """Returns a function that notes an event of the running call, to be called, outside of it, after the commit.
 
         It is not called if the call is refused or the commit fails.
         """
 
     def committed(self, rows: int, seconds: float) -> None:
-        """A commit made this many rows durable in this time."""
+        """Notes that a commit made this many rows durable in this time."""
 
     def commit_failed(self) -> None:
-        """A commit failed, or it is unknown whether it succeeded."""
+        """Notes that a commit failed, or that it is unknown whether it succeeded."""
 
     def conflicted(self) -> None:
-        """A transaction was not kept since another server had changed its job; its call runs again."""
+        """Notes that a transaction was not saved because another server had changed its job; its call runs again."""
 
 
 class Observers:

@@ -12,11 +12,8 @@ from enum import Enum
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
+from wattwise_server.domain import FAILURES_TO_SET_ASIDE, Arm, EndReason, Search, Stage, Trial
 from wattwise_server.errors import begin_again, described, jobs_command, other_job, remedy
-
-FAILURES_TO_SET_ASIDE = 3
-"""Failures in a row after which a batch size is set aside."""
 
 _LONGEST_PAUSE = 1024
 """Trials."""
@@ -83,7 +80,7 @@ def failing(arm: Arm) -> bool:
 
 
 def pause_end(search: Search, arm: Arm) -> int:
-    """Number of the last trial for which a failing batch size is set aside."""
+    """Returns the number of the last trial for which a failing batch size is set aside."""
     doublings = len(arm.failed_trials) - FAILURES_TO_SET_ASIDE
     # After the first pause every other batch size has had its turn.
     pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.available) - 1

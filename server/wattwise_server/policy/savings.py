@@ -134,7 +134,12 @@ class Baseline(NamedTuple):
 
     def times(self, factor: float) -> Baseline:
         """Returns the same in another unit."""
-        return Baseline(self.runs, *(factor * each for each in self[1:]))
+        return self._replace(
+            mean=factor * self.mean,
+            cautious=factor * self.cautious,
+            least=factor * self.least,
+            generous=factor * self.generous,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +306,7 @@ def _check(reached: Mapping[int, Delivered], deliveries: int, spent: float, runn
 
 
 def _spread(default: Delivered, reached: Iterable[Delivered]) -> float:
-    """s: with few trials of the default, what other batch sizes show; with many, its own if that is larger."""
+    """Returns s: with few trials of the default, what other batch sizes show; with many, its own if that is larger."""
     degrees, squares = 0, 0.0
     for each in reached:
         degrees += max(0, each.logs.count - 1)
@@ -318,12 +323,12 @@ def _baseline(default: Delivered, spread: float) -> Baseline:
 
 
 def _least(middle: float, spread: float, runs: int) -> float:
-    """L."""
+    """Returns L."""
     return math.exp(middle - spread * boundary(runs) / runs)
 
 
 def boundary(runs: int) -> float:
-    """u(n): sums of standard normal values exceed it at any n with a probability of at most 5%; see the module."""
+    """Returns u(n): sums of standard normal values exceed it at any n with a probability of at most 5%; see above."""
     return math.sqrt(2 * (runs + 1) * math.log1p(math.sqrt(runs + 1) / (2 * _MISCLAIMED)))
 
 

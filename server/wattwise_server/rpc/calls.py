@@ -220,7 +220,7 @@ class Method:
         return [counter for counter in counters if counter is not None]
 
     def handler(self) -> Handler:
-        """This method as gRPC calls it."""
+        """Returns this method as gRPC calls it."""
         # As if every client sent a stream: gRPC would receive a single request without a limit of calls.
         make = grpc.stream_stream_rpc_method_handler if self._writes_stream else grpc.stream_unary_rpc_method_handler
         # gRPC passes the bytes on: an exception of its own deserializer could not be turned into a status.

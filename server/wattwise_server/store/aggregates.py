@@ -161,7 +161,7 @@ _ROUNDING = 1e-12
 
 
 def buckets(*, single: bool, with_excluded: bool) -> str:
-    """Ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on.
+    """Selects the ended trials of the job $1 that have reported, in ranges of $3 numbers from $2 on.
 
     Args:
         single: Whether each range is a single number; then the trials have the reasons of their batch sizes.
@@ -176,7 +176,7 @@ def buckets(*, single: bool, with_excluded: bool) -> str:
 
 
 def read_bucket(row: Row) -> Bucket:
-    """A row of `buckets`."""
+    """Reads a row of `buckets`."""
     values = {name: row[name] for name in Bucket._fields}
     reason = row["end_reason"]
     return Bucket(
@@ -190,12 +190,12 @@ def read_bucket(row: Row) -> Bucket:
 
 
 def of_jobs(keys: Sequence[int] | None, *, sign: str = "") -> str:
-    """The condition that a trial is of one of these jobs; None: of any. With a sign, SQLite does not search by it."""
+    """Returns the condition that a trial is of one of these jobs; None: any. A sign keeps SQLite from its index."""
     return "" if keys is None else f"{sign}t.job_key IN ({', '.join(map(str, keys)) or '-1'}) AND"
 
 
 def later(splits: Mapping[int, int]) -> str:
-    """Whether a trial is not from before the number of its job in `splits`; always the same for other jobs."""
+    """Returns whether a trial is not from before the number of its job in `splits`; always the same for other jobs."""
     if not splits:
         return "TRUE"
     numbers = " ".join(f"WHEN {key} THEN {number}" for key, number in splits.items())
@@ -203,14 +203,14 @@ def later(splits: Mapping[int, int]) -> str:
 
 
 def read_version(row: Row) -> JobVersion:
-    """A row of `lists.versions`."""
+    """Reads a row of `lists.versions`."""
     values = {name: row[name] for name in JobVersion._fields}
     lists = ("excluded", "available", "failing")
     return JobVersion(**values | {name: tuple(sorted(json.loads(row[name] or "[]"))) for name in lists})
 
 
 def read_group(row: Row) -> TrialGroup:
-    """A row of GROUPS."""
+    """Reads a row of GROUPS."""
     return TrialGroup(
         batch_size=row["batch_size"],
         origin=TrialOrigin(row["origin"]),
@@ -233,7 +233,7 @@ def read_group(row: Row) -> TrialGroup:
 
 
 def read_day(row: Row) -> Day:
-    """A row of DAYS."""
+    """Reads a row of DAYS."""
     usage = Usage(row["seconds"], row["joules"], row["cost"])
     return Day(from_micros(row["day"] * _MICROS_OF_A_DAY), row["num_trials"], row["num_deliveries"], usage)
 
@@ -247,7 +247,7 @@ def _moments(row: Row, name: str) -> Moments:
 
 
 def read_running(row: Row) -> TrialGroup:
-    """A row of RUNNING."""
+    """Reads a row of RUNNING."""
     usage = Usage(row["seconds"], row["joules"], row["cost"])
     return TrialGroup(
         row["batch_size"],

@@ -10,12 +10,12 @@ left by an exception changes nothing. A block that only read exits once everythi
 depends on data that a crash could lose.
 
 **Conflicts.** When another server has changed the job since this one read it, the exit raises `ConflictError`, nothing
-is saved and no callback runs: the use case runs again from its start (`usecases.retries`). So does a block that only
-read, or that refuses, which would otherwise answer from an old version.
+is saved and no observer is notified: the use case runs again from its start (`usecases.retries`). So does a block that
+only read, or that refuses, which would otherwise answer from an old version.
 
-**Callbacks.** The observer is notified of recorded events after the commit and before the block exits, in the order of
-commits; `after_commit` callbacks run then, too. They do not run for a block that changed nothing. Work that follows up
-runs afterwards, when the job is free, and before the block exits.
+**Events.** The observer is notified of recorded events after the commit and before the block exits, in the order of
+commits, but not of those of a block that changed nothing. Work that follows up runs afterwards, when the job is free,
+and before the block exits.
 
 **Cancellation.** Cancelling a caller that waits for durability does not affect the transaction: it commits or fails on
 its own.
@@ -36,22 +36,21 @@ place of the last item of the page before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from wattwise_server.domain import (
     EndReason,
     Moments,
+    PowerSample,
     RecordedEvent,
     Trial,
     TrialOrigin,
     TrialStatus,
     Usage,
 )
-
-if TYPE_CHECKING:
-    pass
 
 Place: TypeAlias = tuple[int, ...]
 """Where an item is in a list; empty is before the first one."""
@@ -225,11 +224,11 @@ class Prices(NamedTuple):
 
 
 class JobVersion(NamedTuple):
-    """What tells whether figures of a job are out of date.
+    """What tells whether the statistics of a job are out of date.
 
     Attributes:
         key: The job's key.
-        num_events: Its events so far: figures change with them.
+        num_events: Its events so far: the statistics change with them.
         reset_after: Trials up to this number do not count.
         excluded: The numbers of its excluded trials, ascending.
         policy: Its policy, with its parameters if a person has changed it.
@@ -254,6 +253,21 @@ class JobVersion(NamedTuple):
     needs_attention: bool
     available: tuple[int, ...] = ()
     failing: tuple[int, ...] = ()
+
+
+class Content(NamedTuple):
+    """How much a database holds."""
+
+    jobs: int
+    running_trials: int
+
+
+class StoredProfile(NamedTuple):
+    """The power profile of a trial: its samples, by ascending limit."""
+
+    trial_number: int
+    batch_size: int
+    samples: Sequence[PowerSample]
 
 
 class PolicyState(NamedTuple):

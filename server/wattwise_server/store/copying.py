@@ -42,16 +42,16 @@ class Source(Protocol):
     name: str
 
     async def columns(self, table: str) -> Sequence[str]:
-        """The names of a table's columns."""
+        """Returns the names of a table's columns."""
 
     async def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """Returns how many rows a table has."""
 
     def rows(self, table: str, columns: Sequence[str]) -> AsyncIterator[Rows]:
-        """All rows of a table in batches, each value as the checksum takes it."""
+        """Yields all rows of a table in batches, each value as the checksum takes it."""
 
     async def highest_key(self) -> int:
-        """The highest key that a job has had; 0 if there was none."""
+        """Returns the highest key that a job has had; 0 if there was none."""
 
 
 class Target(Source, Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wattwise_server.domain import TrialStatus
+from wattwise_server.domain import FAILURES_TO_SET_ASIDE, TrialStatus
 from wattwise_server.store.base import EventList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
 from wattwise_server.store.rows import FAILED
 
@@ -43,7 +43,7 @@ class _Conditions:
         self._found: list[str] = []
 
     def parameter(self, value: object) -> str:
-        """The name of a parameter."""
+        """Adds a parameter; returns its name."""
         self.parameters.append(value)
         return f"${len(self.parameters)}"
 
@@ -70,27 +70,26 @@ class _Conditions:
 _OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
 _RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING')"  # noqa: S608 - a text of ours
 _NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING')"  # noqa: S608 - as above
-_FAILURES_IN_A_ROW = 3
-_SEVERAL_FAILURES = f"%{'%'.join(',' * (_FAILURES_IN_A_ROW - 1))}%"
+_SEVERAL_FAILURES = f"%{'%'.join(',' * (FAILURES_TO_SET_ASIDE - 1))}%"
 """A pattern: the trials of a batch size that failed in a row, a JSON array of numbers, are so many or more."""
 _NEWEST_ENDS = f"""
     SELECT count(*) FROM (
         SELECT t.status, t.end_reason FROM trials t
         WHERE t.job_key = j.job_key AND t.end_time IS NOT NULL AND {{counted}} AND NOT t.excluded
-        ORDER BY {{end_time}} DESC LIMIT {_FAILURES_IN_A_ROW}
+        ORDER BY {{end_time}} DESC LIMIT {FAILURES_TO_SET_ASIDE}
     ) AS newest WHERE {FAILED} AND end_reason != 'PREEMPTED'"""  # noqa: S608 - a number
 _FEW_TRIALS = 100
 # In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
 # trials from before it: the few since then are found by number, and the sum keeps both databases from the order.
 _ARMS = "EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND {})"
-_AVAILABLE = "NOT (a.pruned OR a.excluded OR a.banned)"
+_IS_AVAILABLE = "NOT (a.pruned OR a.excluded OR a.banned)"
 # Without a decided trial, a batch size has failed that often in a row: it is set aside.
-_MAY_REACH = f"{_AVAILABLE} AND a.num_decided = 0 AND a.num_failed < {_FAILURES_IN_A_ROW}"
+_MAY_REACH = f"{_IS_AVAILABLE} AND a.num_decided = 0 AND a.num_failed < {FAILURES_TO_SET_ASIDE}"
 _ATTENTION = f"""(
-    NOT {_ARMS.format(_AVAILABLE)}
+    NOT {_ARMS.format(_IS_AVAILABLE)}
     OR NOT {_ARMS.format(f"(a.num_converged > 0 OR {_MAY_REACH})")}
     OR j.warnings != '[]'
-    OR {_FAILURES_IN_A_ROW} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
+    OR {FAILURES_TO_SET_ASIDE} = CASE WHEN j.reset_after > 0 AND j.num_trials < j.reset_after + {_FEW_TRIALS}
         THEN ({_NEWEST_ENDS.format(counted="t.trial_number > j.reset_after", end_time="t.end_time + 0")})
         ELSE ({_NEWEST_ENDS.format(counted="+t.trial_number > j.reset_after", end_time="t.end_time")}) END)"""
 # A trial that has ended did so after its start.
@@ -124,14 +123,9 @@ _POLICY_VERSION = "coalesce(changed_policy || changed_parameters, policy) AS pol
 PLACES = {JobOrder.OLDEST: "job_key", JobOrder.NEWEST: "job_key", JobOrder.ID: "job_id"}
 """The columns by which a page begins behind a job; in the other orders it begins behind a number of jobs."""
 
-
-_AVAILABLE = (
-    "SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)"
-)
-_FAILING = (
-    "SELECT {json_array}(batch_size) FROM arms a "  # noqa: S608 - a pattern of ours
-    f"WHERE a.job_key = j.job_key AND failed_trials LIKE '{_SEVERAL_FAILURES}'"
-)
+_BATCH_SIZES = "SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key"
+_AVAILABLE = f"{_BATCH_SIZES} AND {_IS_AVAILABLE}"
+_FAILING = f"{_BATCH_SIZES} AND a.failed_trials LIKE '{_SEVERAL_FAILURES}'"
 
 # The arrays only of the jobs of the page.
 _JOBS = """
@@ -140,14 +134,13 @@ _JOBS = """
         FROM jobs j WHERE {conditions} ORDER BY {order} LIMIT {limit}
     )
     SELECT j.*, page.num_running, page.active_time, page.attention,
-           (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
-           ({available}) AS available, ({failing}) AS failing
+           ({batch_sizes}) AS batch_sizes, ({available}) AS available, ({failing}) AS failing
     FROM page JOIN jobs j ON j.job_key = page.job_key ORDER BY {page_order}
 """
 
 
 def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Query:
-    """A page of jobs."""
+    """Selects a page of jobs."""
     conditions = _jobs(wanted, dialect)
     column = PLACES.get(wanted.order)
     if column and after:
@@ -167,7 +160,7 @@ def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Quer
         order=order,
         page_order=", ".join(f"page.{column}" for column in order.split(", ")),
         limit=limited,
-        json_array=dialect.json_array,
+        batch_sizes=_BATCH_SIZES.format(json_array=dialect.json_array),
         available=_AVAILABLE.format(json_array=dialect.json_array),
         failing=_FAILING.format(json_array=dialect.json_array),
     )
@@ -175,13 +168,13 @@ def jobs(wanted: JobList, after: JobPlace, limit: int, dialect: Dialect) -> Quer
 
 
 def count_jobs(wanted: JobList, dialect: Dialect) -> Query:
-    """How many jobs a list has."""
+    """Counts how many jobs a list has."""
     conditions = _jobs(wanted, dialect)
     return Query(f"SELECT count(*) AS found FROM jobs j WHERE {conditions}", conditions.parameters)  # noqa: S608
 
 
 def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialect: Dialect) -> Query:
-    """What tells of each job, of one, or of some, whether figures of it are out of date."""
+    """Selects what tells of each job, of one, or of some, whether its statistics are out of date."""
     conditions = _jobs(JobList(prefix), dialect)
     if job_id is not None:
         conditions.add("j.job_id = {}", job_id)
@@ -199,7 +192,7 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
 
 
 def policy_states(keys: Sequence[int]) -> str:
-    """The policies of some jobs, and the notes of their searches."""
+    """Selects the policies of some jobs, and the notes of their searches."""
     return f"SELECT job_key, {_POLICY}, notes FROM jobs WHERE job_key IN ({', '.join(map(str, keys)) or '-1'})"  # noqa: S608 - numbers
 
 
@@ -224,7 +217,7 @@ _NEXT_TRIAL = {
 
 
 def is_quick(wanted: TrialList) -> bool:
-    """Whether an index leads to each trial of a page; others may be found only among all trials of a job."""
+    """Returns whether an index leads to each trial of a page; others may be found only among all trials of a job."""
     filtered = wanted.end_reasons or wanted.batch_size or wanted.labels
     return wanted.job_id is not None and not filtered and (not wanted.statuses or _only_running(wanted))
 
@@ -237,7 +230,7 @@ _TRIAL_ORDER = {True: ("t.trial_number",), False: ("t.start_time", "t.job_key", 
 
 
 def trials(wanted: TrialList, after: Place, limit: int, *, columns: str, tables: str, dialect: Dialect) -> Query:
-    """A page of trials.
+    """Selects a page of trials.
 
     Args:
         wanted: Which ones.
@@ -262,7 +255,7 @@ def trials(wanted: TrialList, after: Place, limit: int, *, columns: str, tables:
 
 
 def count_trials(wanted: TrialList, dialect: Dialect) -> Query:
-    """How many trials a list has."""
+    """Counts how many trials a list has."""
     conditions = _trials(wanted, dialect)
     tables = "trials t" if wanted.job_id is not None or not wanted.prefix else "jobs j JOIN trials t USING (job_key)"
     return Query(f"SELECT count(*) AS found FROM {tables} WHERE {conditions}", conditions.parameters)  # noqa: S608
@@ -290,7 +283,7 @@ def _trials(wanted: TrialList, dialect: Dialect) -> _Conditions:
 
 
 def events(wanted: EventList, after: Place, limit: int, dialect: Dialect) -> Query:
-    """A page of the history, newest first."""
+    """Selects a page of the history, newest first."""
     conditions = _Conditions()
     if wanted.job_id is not None:
         conditions.add("j.job_id = {}", wanted.job_id)

@@ -22,12 +22,12 @@ POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
 
 def is_shared(url: str) -> bool:
-    """Whether a URL names a PostgreSQL, which any number of servers share."""
+    """Returns whether a URL names a PostgreSQL, which any number of servers share."""
     return url.startswith(POSTGRES_SCHEMES)
 
 
 def shown_url(url: str) -> str:
-    """A URL without its password."""
+    """Returns a URL without its password."""
     if not is_shared(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -41,7 +41,7 @@ def shown_url(url: str) -> str:
 
 
 def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AbstractAsyncContextManager[Store]:
-    """The store of a database, which is created or migrated first; the block's exit closes everything.
+    """Opens the store of a database, which is created or migrated first; the block's exit closes everything.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`.

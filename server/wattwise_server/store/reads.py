@@ -28,6 +28,7 @@ from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store import aggregates, lists
 from wattwise_server.store.base import (
     Bucket,
+    Content,
     Day,
     EventList,
     JobList,
@@ -39,6 +40,7 @@ from wattwise_server.store.base import (
     PolicyState,
     Prices,
     Spent,
+    StoredProfile,
     TrialGroup,
     TrialList,
 )
@@ -59,7 +61,7 @@ from wattwise_server.store.tables import LAUNCH, MEASUREMENT, TRIALS
 
 
 def _trial_columns() -> str:
-    """SELECT with the columns of a trial. The newest measurement of a running one is only in `measurements`."""
+    """Returns SELECT with the columns of a trial; the newest measurement of a running one is in `measurements`."""
     newest = [column.name for column in MEASUREMENT.columns]
     stored = [column.name for column in TRIALS.columns if column.name.removeprefix("last_") not in newest]
     columns = [f"t.{name}" for name in stored] + [f"l.{column.name}" for column in LAUNCH.columns]
@@ -90,7 +92,9 @@ _DELIVERIES = """
             AND t.target_reached) AS found
     FROM jobs j CROSS JOIN gaps g WHERE j.job_id = $1 ORDER BY g.until
 """
-_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'RUNNING')"
+_CONTENT = """
+    SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM trials WHERE status = 'RUNNING') AS running_trials
+"""
 _LEAST_MICROS = -(2**63)
 _JOBS_AT_A_STRETCH = 100
 _DELETED_LAUNCH = "SELECT 1 FROM deletions WHERE job_id = $1 AND launch_id = $2 LIMIT 1"
@@ -141,7 +145,7 @@ _MEASURED_TRIALS = """
 
 @contextmanager
 def readable(job_id: str) -> Iterator[None]:
-    """Around the conversion of a job's rows, whose values may be damaged.
+    """Wraps the conversion of a job's rows, whose values may be damaged.
 
     Raises:
         StorageUnavailableError: they are.
@@ -220,7 +224,7 @@ class Reads(ABC):
         return read_trial(row, job_id)
 
     async def job(self, job_id: str) -> StoredJob | None:
-        """A job. Nothing of it may be waiting for its commit."""
+        """Returns a job. Nothing of it may be waiting for its commit."""
         found = await self._all(self.job_sql, job_id)
         if not found:
             return None
@@ -229,13 +233,13 @@ class Reads(ABC):
         job = read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
         return StoredJob(row["job_key"], row["version"], job)
 
-    async def content(self) -> tuple[int, int]:
-        """How many jobs and running trials the database holds."""
-        ((jobs, running),) = await self._all(_CONTENT)
-        return int(jobs), int(running)
+    async def content(self) -> Content:
+        """Returns how many jobs and running trials the database holds."""
+        (row,) = await self._all(_CONTENT)
+        return Content(row["jobs"], row["running_trials"])
 
     async def jobs(self, wanted: JobList, after: JobPlace, limit: int) -> Sequence[ListedJob]:
-        """A page of jobs behind the place `after`.
+        """Returns a page of jobs behind the place `after`.
 
         In an order by activity or attention places change with the jobs: what a page shows may come again on the next
         one, or be missed, when a job is deleted or changes in between.
@@ -253,33 +257,33 @@ class Reads(ABC):
         return listed
 
     async def count_jobs(self, wanted: JobList) -> int:
-        """How many jobs a list has."""
+        """Returns how many jobs a list has."""
         return await self._count(lists.count_jobs(wanted, self.dialect))
 
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
-        """A job's running trials by number."""
+        """Returns a job's running trials by number."""
         # A range of one key: see lists.py.
         running = "t.job_key BETWEEN $1 AND $1 AND t.status = 'RUNNING'"
         sql = f"{self._trials_sql} WHERE {running} ORDER BY t.trial_number"
         return [self._trial(row, job_id) for row in await self._all(sql, key)]
 
     async def trial(self, job_id: str, key: int, number: int) -> Trial | None:
-        """One trial."""
+        """Returns one trial."""
         found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.trial_number = $2", key, number)
         return self._trial(found[0], job_id) if found else None
 
     async def trial_of_launch(self, job_id: str, key: int, launch_id: str) -> Trial | None:
-        """The trial of a launch."""
+        """Returns the trial of a launch."""
         found = await self._all(f"{self._trials_sql} WHERE t.job_key = $1 AND t.launch_id = $2", key, launch_id)
         return self._trial(found[0], job_id) if found else None
 
     async def launch_ids(self, key: int) -> Sequence[str]:
-        """The launch ids of all trials of a job."""
+        """Returns the launch ids of all trials of a job."""
         found = await self._all("SELECT launch_id FROM trials WHERE job_key = $1", key)
         return [row["launch_id"] for row in found]
 
     async def trials(self, wanted: TrialList, after: Place, limit: int) -> Sequence[ListedTrial]:
-        """A page of trials."""
+        """Returns a page of trials."""
         sql, parameters = lists.trials(
             wanted, after, limit, columns=self.trial_columns, tables=OF_TRIALS, dialect=self.dialect
         )
@@ -290,11 +294,11 @@ class Reads(ABC):
         return [ListedTrial(tuple(row[name] for name in _PLACE), self._trial(row, row["job_id"])) for row in rows]
 
     async def count_trials(self, wanted: TrialList) -> int:
-        """How many trials a list has."""
+        """Returns how many trials a list has."""
         return await self._count(lists.count_trials(wanted, self.dialect))
 
     async def deliveries_before(self, job_id: str, times: Sequence[datetime]) -> Sequence[int]:
-        """How many trials of a job had delivered a model at each of several times, which ascend."""
+        """Returns how many trials of a job had delivered a model at each of several times, which ascend."""
         if not times:
             return []
         gaps = ", ".join(
@@ -305,31 +309,31 @@ class Reads(ABC):
         return list(accumulate(row["found"] for row in rows)) or [0] * len(times)
 
     async def events(self, wanted: EventList, after: Place, limit: int) -> Sequence[ListedEvent]:
-        """A page of the history, newest first."""
+        """Returns a page of the history, newest first."""
         sql, parameters = lists.events(wanted, after, limit, self.dialect)
         return [ListedEvent((row["entry"],), read_event(row)) for row in await self._slowly(sql, *parameters)]
 
     async def has_events(self, before: datetime) -> bool:
-        """Whether the history has entries from before a time."""
+        """Returns whether the history has entries from before a time."""
         return bool(await self._all("SELECT 1 FROM events WHERE time < $1 LIMIT 1", to_micros(before)))
 
     async def job_versions(
         self, prefix: str = "", job_id: str | None = None, keys: Sequence[int] | None = None
     ) -> Sequence[JobVersion]:
-        """The jobs whose ids start with a prefix, the one of an id, or those of some keys."""
+        """Returns the jobs whose ids start with a prefix, the one of an id, or those of some keys."""
         sql, parameters = lists.versions(prefix, job_id, keys, self.dialect)
         rows = await self._slowly(sql, *parameters)
         return [aggregates.read_version(row) for row in rows]
 
     async def policy_states(self, keys: Sequence[int]) -> Mapping[int, PolicyState]:
-        """The policies of jobs and the notes of their searches, by key."""
+        """Returns the policies of jobs and the notes of their searches, by key."""
         rows = await self._slowly(lists.policy_states(keys))
         return {row["job_key"]: PolicyState(row["policy"], row["notes"]) for row in rows}
 
     async def trial_groups(
         self, keys: Sequence[int], prices: Prices, splits: Mapping[int, int]
     ) -> Mapping[int, Sequence[TrialGroup]]:
-        """The ended trials of jobs, by key.
+        """Returns the ended trials of jobs, by key.
 
         No group of a job has trials from before its number in `splits` together with that trial or a later one.
         """
@@ -337,13 +341,13 @@ class Reads(ABC):
         return _by_job(await self._slowly(sql, *prices), aggregates.read_group)
 
     async def running_groups(self, keys: Sequence[int] | None) -> Mapping[int, Sequence[TrialGroup]]:
-        """The running trials of jobs, by key; None: of all jobs that have any."""
+        """Returns the running trials of jobs, by key; None: of all jobs that have any."""
         # By the index of running trials, of which there are few, instead of all trials of these jobs.
         rows = await self._slowly(aggregates.RUNNING.format(jobs=aggregates.of_jobs(keys, sign="+")))
         return _by_job(rows, aggregates.read_running)
 
     async def buckets(self, key: int, first: int, width: int, *, with_excluded: bool) -> Sequence[Bucket]:
-        """The ended trials of a job that have reported, in ranges of `width` numbers from `first` on.
+        """Returns the ended trials of a job that have reported, in ranges of `width` numbers from `first` on.
 
         Excluded trials are left out, or have buckets of their own.
         """
@@ -359,26 +363,27 @@ class Reads(ABC):
         return [Spent(**{name: row[name] for name in Spent._fields}) for row in rows]
 
     async def deliveries_since(self, key: int, time: datetime, compared_from: int) -> int:
-        """How many own trials of a job that are compared have delivered a model after a time."""
-        ((found,),) = await self._slowly(aggregates.DELIVERIES_SINCE, key, to_micros(time), compared_from)
-        return int(found)
+        """Returns how many own trials of a job that are compared have delivered a model after a time."""
+        (row,) = await self._slowly(aggregates.DELIVERIES_SINCE, key, to_micros(time), compared_from)
+        return int(row["found"])
 
     async def break_even(self, key: int, baseline: float, compared_from: int) -> int | None:
-        """The compared trial from which the deliveries times `baseline` have exceeded the cost; None: not yet."""
-        ((found,),) = await self._slowly(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
-        return None if found is None else int(found)
+        """Returns the compared trial from which the deliveries times `baseline` exceed the cost; None: not yet."""
+        (row,) = await self._slowly(aggregates.BREAK_EVEN, key, 0, 1, baseline, compared_from)
+        found: int | None = row["found"]
+        return found
 
     async def days(self, key: int, since: datetime) -> Sequence[Day]:
-        """The days since a time on which own trials of a job ended that count, ascending."""
+        """Returns the days since a time on which own trials of a job ended that count, ascending."""
         return [aggregates.read_day(row) for row in await self._slowly(aggregates.DAYS, key, to_micros(since))]
 
-    async def profiles(self, key: int) -> Sequence[tuple[int, int, Sequence[PowerSample]]]:
-        """The newest profile of each batch size, ascending: trial number, batch size and samples."""
+    async def profiles(self, key: int) -> Sequence[StoredProfile]:
+        """Returns the newest profile of each batch size, ascending."""
         rows = await self._slowly(aggregates.PROFILES, key)
-        return [(row["trial_number"], row["batch_size"], read_samples(row)) for row in rows]
+        return [StoredProfile(row["trial_number"], row["batch_size"], read_samples(row)) for row in rows]
 
     async def samples(self, key: int, trial_number: int) -> Sequence[PowerSample]:
-        """The samples of a trial's profile."""
+        """Returns the samples of a trial's profile."""
         sql = "SELECT samples FROM power_samples WHERE job_key = $1 AND trial_number = $2"
         return [sample for row in await self._all(sql, key, trial_number) for sample in read_samples(row)]
 
@@ -386,7 +391,7 @@ class Reads(ABC):
         return int((await self._slowly(query.sql, *query.parameters))[0]["found"])
 
     async def search_events(self, job_id: str, key: int) -> Sequence[JobEvent]:
-        """All events of a job in their order."""
+        """Returns all events of a job in their order."""
         trials = await self._all(f"{self._trials_sql} WHERE t.job_key = $1", key)
         rows = await self._all("SELECT * FROM search_events WHERE job_key = $1 ORDER BY number", key)
         # Of thousands of trials: other jobs' calls go on meanwhile.
@@ -395,7 +400,7 @@ class Reads(ABC):
     async def measurements(
         self, key: int, trial_number: int, after: int, limit: int, *, newest_first: bool
     ) -> Sequence[Measurement]:
-        """A trial's measurements behind an epoch, 0 for all, by epoch or the newest first."""
+        """Returns a trial's measurements behind an epoch, 0 for all, by epoch or the newest first."""
         if newest_first:
             rows = await self._all(_NEWEST_MEASUREMENTS, key, trial_number, after or sys.maxsize, limit)
         else:
@@ -403,28 +408,28 @@ class Reads(ABC):
         return [read_measurement(row) for row in rows]
 
     async def metric_span(self, key: int, trial_number: int) -> MetricSpan:
-        """The metrics of a trial's measurements."""
+        """Returns the metrics of a trial's measurements."""
         found = (await self._all(_METRIC_SPAN, key, trial_number))[0]
         return MetricSpan(found["epochs"], found["first"], found["least"], found["most"])
 
     async def count_under(self, prefix: str, limit: int) -> int:
-        """The number of jobs whose id starts with a prefix, or the limit if there are more."""
+        """Returns the number of jobs whose id starts with a prefix, or the limit if there are more."""
         prefixed = _PREFIXED.format(greatest=self.dialect.greatest)
         sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS listed"  # noqa: S608
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
     async def was_launch_deleted(self, job_id: str, launch_id: str, started: datetime | None) -> bool:
-        """Whether a launch was deleted with its job: by its id or, unless `started` is None, by its start."""
+        """Returns whether a launch was deleted with its job: by its id or, unless `started` is None, by its start."""
         if launch_id and await self._all(_DELETED_LAUNCH, job_id, launch_id):
             return True
         return started is not None and bool(await self._all(_DELETED_SINCE, job_id, to_micros(started)))
 
     async def was_job_deleted(self, job_id: str) -> bool:
-        """Whether a job of this id was deleted."""
+        """Returns whether a job of this id was deleted."""
         return bool(await self._all(_DELETED_LAUNCH, job_id, ""))
 
     async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:
-        """The next trials that have measurements.
+        """Returns the next trials that have measurements.
 
         Args:
             after: A job's key and a trial's number; only trials behind it.
@@ -437,7 +442,7 @@ class Reads(ABC):
         return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
     async def _with_histories(self, job: Row, arms: Sequence[Arm]) -> tuple[Arm, ...]:
-        """The arms with what is derived from the trials."""
+        """Returns the arms with what is derived from the trials."""
         key, reset_after, window = job["job_key"], job["reset_after"], window_of(job)
         if window:
             rows = await self._all(_WINDOWS, key, reset_after, window)

@@ -62,7 +62,7 @@ class JobsSubscription(Subscription):
         self.notify()
 
     def take(self) -> tuple[set[str], bool]:
-        """The jobs that have changed since the last call, or that any may have changed."""
+        """Returns the jobs that have changed since the last call, or that any may have changed."""
         taken = self._job_ids, self._all
         self._job_ids, self._all = set(), False
         return taken
@@ -77,7 +77,7 @@ class Subscriptions:
 
     @contextmanager
     def subscribe(self, topic: Topic) -> Iterator[Subscription]:
-        """A subscription for as long as the block lasts."""
+        """Subscribes to a topic for as long as the block lasts."""
         subscription = Subscription()
         self._by_topic.setdefault(topic, set()).add(subscription)
         try:
@@ -90,7 +90,7 @@ class Subscriptions:
 
     @contextmanager
     def subscribe_jobs(self, prefix: str) -> Iterator[JobsSubscription]:
-        """A subscription to several jobs for as long as the block lasts."""
+        """Subscribes to several jobs for as long as the block lasts."""
         subscription = JobsSubscription(prefix)
         self._of_jobs.add(subscription)
         try:
@@ -104,7 +104,7 @@ class Subscriptions:
             subscription.note_all()
 
     def job_ids(self) -> set[str]:
-        """The jobs of all topics."""
+        """Returns the jobs of all topics."""
         return {job_id for job_id, _ in self._by_topic}
 
     def publish_all(self, job_id: str) -> None:

@@ -39,7 +39,7 @@ from wattwise_server.domain import (
 from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.events import EpochReported, Event
 from wattwise_server.observability.call import caller_token
-from wattwise_server.observability.observers import Observer
+from wattwise_server.observability.observers import Notification, Observer
 from wattwise_server.store import changes
 from wattwise_server.store.changes import Change, KeepMeasurements, PruneEvents
 from wattwise_server.store.columns import to_micros
@@ -170,7 +170,7 @@ class Store(ABC):
 
     @abstractmethod
     async def expired_leases(self) -> Sequence[TrialId]:
-        """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
+        """Returns the running trials whose lease has expired; of several servers one at a time learns of a trial."""
 
     @abstractmethod
     async def prune(self, ended_before: datetime) -> None:
@@ -186,7 +186,7 @@ class Store(ABC):
 
     @abstractmethod
     def new_key(self, cached: CachedJob) -> int:
-        """A key for a new job.
+        """Returns a key for a new job.
 
         Raises:
             ConflictError: the cached job is to be read again first.
@@ -194,14 +194,14 @@ class Store(ABC):
 
     @abstractmethod
     async def make_room(self, tx: Transaction, prefix: str, limit: int) -> None:
-        """See `Transaction.make_room`."""
+        """Implements `Transaction.make_room`."""
 
     def with_leases(self, tx: Transaction) -> Sequence[Change]:
-        """What a transaction writes, with what keeps its trials' leases."""
+        """Returns what a transaction writes, with what keeps its trials' leases."""
         return tx.changes
 
     def checks(self, tx: Transaction) -> Sequence[Change]:  # noqa: ARG002 - a hook
-        """What has to hold when a transaction that writes nothing is committed."""
+        """Returns what has to hold when a transaction that writes nothing is committed."""
         return ()
 
     def evicted(self, job_id: str) -> None:  # noqa: B027 - a hook
@@ -217,11 +217,11 @@ class Store(ABC):
         """Notes that a transaction's changes have become durable."""
 
     def transaction(self, job_id: str) -> Transaction:
-        """The one way to read and change a job."""
+        """Begins a transaction: the one way to read and change a job."""
         return Transaction(self, job_id)
 
     def acquire(self, job_id: str) -> CachedJob:
-        """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
+        """Returns the cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
         cached = self.cache.get(job_id)
         if cached is None or cached.failed or cached.outdated:
             cached = self.cache[job_id] = CachedJob()
@@ -274,8 +274,8 @@ class Store(ABC):
             self.deleted(tx.key)
         for topic in tx.topics:
             self._subscriptions.publish(topic)
-        for callback in tx.callbacks:
-            callback()
+        for notify in tx.notifications:
+            notify()
         self.changed(cached, tx)
 
     def _evict(self) -> None:
@@ -319,7 +319,6 @@ class Transaction:
 
     __slots__ = (
         "cached",
-        "callbacks",
         "changes",
         "deleted",
         "expired",
@@ -328,6 +327,7 @@ class Transaction:
         "job_id",
         "kept",
         "key",
+        "notifications",
         "store",
         "topics",
         "trials",
@@ -346,7 +346,7 @@ class Transaction:
         self.expired: list[int] = []
         self.changes: list[Change] = []
         self.topics: set[Topic] = set()
-        self.callbacks: list[Callable[[], None]] = []
+        self.notifications: list[Notification] = []
         self.follow_ups: list[Callable[[], Awaitable[None]]] = []
         # What the block holds until its changes are durable.
         self.kept: AsyncExitStack | None = None
@@ -421,7 +421,7 @@ class Transaction:
             if event.in_history:
                 self.add_event(self._entry(event))
             if observer.wants_reports or not isinstance(event, EpochReported):
-                self.callbacks.append(observer.prepare(event))
+                self.notifications.append(observer.prepare(event))
 
     def _entry(self, event: Event) -> RecordedEvent:
         job_id, trial_number, batch_size = event.about
@@ -469,17 +469,17 @@ class Transaction:
         return len(self.cached.running)
 
     def running(self) -> Sequence[Trial]:
-        """The running trials by number."""
+        """Returns the running trials by number."""
         latest = self.cached.running | self.trials
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 
     def running_trial(self, number: int) -> Trial | None:
-        """The trial of this number if it is running."""
+        """Returns the trial of this number if it is running."""
         trial = self.trials.get(number) or self.cached.running.get(number)
         return trial if trial and trial.running else None
 
     async def trial(self, number: int) -> Trial | None:
-        """The trial of this number."""
+        """Returns the trial of this number."""
         cached = self.cached
         known = self.trials.get(number) or cached.running.get(number) or cached.ended.get(number)
         if known is not None:
@@ -492,17 +492,17 @@ class Transaction:
     async def measurements(
         self, number: int, *, after: int = 0, newest_first: bool = False, limit: int = LARGEST_EPOCHS_KEPT
     ) -> Sequence[Measurement]:
-        """The measurements of a trial by epoch, or the newest first: those behind the epoch `after`, 0 for all."""
+        """Returns the measurements of a trial behind the epoch `after`, 0 for all, by epoch or the newest first."""
         await self.cached.durable()
         return await self.store.reads.measurements(self.key, number, after, limit, newest_first=newest_first)
 
     async def metric_span(self, number: int) -> MetricSpan:
-        """The metrics of a trial's measurements that were saved by earlier transactions."""
+        """Returns the metrics of a trial's measurements that were saved by earlier transactions."""
         await self.cached.durable()
         return await self.store.reads.metric_span(self.key, number)
 
     async def trial_of_launch(self, launch_id: str) -> Trial | None:
-        """The trial of this launch."""
+        """Returns the trial of this launch."""
         cached, reads = self.cached, self.store.reads
         if known := cached.launches.get(launch_id):
             return self.trials.get(known, cached.running[known])
@@ -518,7 +518,7 @@ class Transaction:
         return self.trials.get(found.number, found) if found else None
 
     async def was_launch_deleted(self, launch_id: str, started: datetime | None = None) -> bool:
-        """Whether the launch of this launch id was dispatched by a job of this id that was deleted.
+        """Returns whether the launch of this launch id was dispatched by a job of this id that was deleted.
 
         With `started`, also whether a job of this id existed at that time and was deleted since.
         """
@@ -533,7 +533,7 @@ class Transaction:
         return await reads.was_launch_deleted(self.job_id, launch_id, started)
 
     def lease_expired(self, trial: Trial) -> bool:
-        """Whether the lease of a trial has expired; if so, it still has when the block is committed."""
+        """Returns whether the lease of a trial has expired; if so, it still has when the block is committed."""
         if not trial.lease_expired(self.store.clock()):
             return False
         self.expired.append(trial.number)
@@ -554,7 +554,7 @@ class Transaction:
         self.changes.append(changes.save_samples(self.key, trial, samples))
 
     async def samples(self, number: int) -> Sequence[PowerSample]:
-        """The samples of a trial's profile by ascending limit; empty if it has none."""
+        """Returns the samples of a trial's profile by ascending limit; empty if it has none."""
         await self.cached.durable()
         return await self.store.reads.samples(self.key, number)
 
@@ -585,13 +585,9 @@ class Transaction:
         self.changes.append(changes.add_search_event(self.key, event))
 
     async def search_events(self) -> Sequence[JobEvent]:
-        """All events of the job in their order, without what this block has saved."""
+        """Returns all events of the job in their order, without what this block has saved."""
         await self.cached.durable()
         return await self.store.reads.search_events(self.job_id, self.key)
-
-    def after_commit(self, callback: Callable[[], None]) -> None:
-        """Calls `callback`, which must not raise, once what the block saved is durable."""
-        self.callbacks.append(callback)
 
     def follow_up(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs `work` once what the block saved is durable and other blocks can have the job.
@@ -624,7 +620,7 @@ def _checksum(launch_id: str) -> int:
 
 
 def with_running(job: Job, running: Sequence[Trial]) -> Job:
-    """The job with the running trials of each arm counted."""
+    """Returns the job with the running trials of each arm counted."""
     counts = Counter(trial.batch_size for trial in running if job.counts(trial))
     if not counts:
         return job

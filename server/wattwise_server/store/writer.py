@@ -17,7 +17,7 @@ from typing import Protocol
 from wattwise_server.errors import ConflictError, StorageUnavailableError
 from wattwise_server.store.changes import Change
 
-_CROWD = 16
+_MANY_OWNERS = 16
 """Number of recent owners from which on a commit waits for more submissions."""
 
 _RECENT_SECONDS = 0.05
@@ -60,10 +60,10 @@ class Committer(Protocol):
         """
 
     def explain(self, error: Exception) -> str:
-        """The message to a caller about an error of `commit`."""
+        """Returns the message to a caller about an error of `commit`."""
 
     def affects_all(self, error: Exception) -> bool:
-        """Whether every submission would fail as this one did."""
+        """Returns whether every submission would fail as this one did."""
 
     def log_failure(self, error: Exception) -> None:
         """Logs a submission that could not be committed."""
@@ -183,11 +183,11 @@ class Writer:
         to wait for a third of them: they have had their answers and are about to submit again.
         """
         await self._gather_ready()
-        crowd = self._crowd()
-        if crowd < _CROWD:  # pragma: no mutate: one owner more or less only changes the time
+        recent = self._num_recent_owners()
+        if recent < _MANY_OWNERS:  # pragma: no mutate: one owner more or less only changes the time
             return
         for _ in range(_MAX_STEPS):
-            if len(self.waiting) >= crowd // 3 or self._closing:
+            if len(self.waiting) >= recent // 3 or self._closing:
                 return
             await asyncio.sleep(_STEP_SECONDS)
 
@@ -197,7 +197,7 @@ class Writer:
             before = len(self.waiting)
             await asyncio.sleep(0)
 
-    def _crowd(self) -> int:
+    def _num_recent_owners(self) -> int:
         oldest = asyncio.get_running_loop().time() - _RECENT_SECONDS
         recent = (owners for time, owners in self.groups if time >= oldest)  # pragma: no mutate: only changes the time
         return len(set().union(*recent))
@@ -243,7 +243,7 @@ class Writer:
 
 
 def failure_of(owner: Owner) -> ConflictError | StorageUnavailableError:
-    """Why nothing more of an owner that has failed can be saved."""
+    """Returns why nothing more of an owner that has failed can be saved."""
     if owner.outdated:
         return ConflictError()
     return StorageUnavailableError("a commit that this call depends on failed; nothing was saved, retry")

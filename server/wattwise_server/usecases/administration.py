@@ -18,17 +18,16 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import choice_on_request
 from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.policy.thompson import generator
-from wattwise_server.store.base import EventList, JobList, ListedEvent, Place, TrialList
+from wattwise_server.store.base import EventList, JobList, ListedEvent, Place, StoredProfile, TrialList
 from wattwise_server.store.subscriptions import JobsSubscription
 from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.finding import find_job, find_trial
-from wattwise_server.usecases.job_view import PowerProfile, TrialView, profiled_limit
+from wattwise_server.usecases.job_view import PowerProfile, TrialView, power_profile
 from wattwise_server.usecases.lifecycle import deletion_events
 from wattwise_server.usecases.retries import retried
 
 _PREVIEW_SAMPLES = 200
 """So that a share of one half is off by 0.1 once in two hundred previews."""
-
 
 _FOLLOWED = 1_000
 """Trials that may start and end between two messages of a watch; of more, the rest are left out."""
@@ -136,8 +135,7 @@ class Administration:
         recurrences = await self._recurrences(trial.job_id, [trial])
         profile = None
         if samples:
-            limits = [profiled_limit(job.spec, sample) for sample in samples]
-            profile = PowerProfile(trial.number, trial.batch_size, limits)
+            profile = power_profile(job.spec, StoredProfile(trial.number, trial.batch_size, samples))
         return TrialDetails(trial_view(job, trial, recurrences.get(trial.number)), profile)
 
     @retried
@@ -208,7 +206,7 @@ class Administration:
         with self._store.subscribe(job_id) as changes:
             while True:
                 job = await self.job(job_id)
-                # Of another server's change it may be unknown whether it has been shown.
+                # We may not know whether another server's change was already sent.
                 if job != shown:
                     shown = job
                     yield job

@@ -23,6 +23,7 @@ from wattwise_server.policy.explorer import next_exploration
 from wattwise_server.policy.failures import Status, advice, failing, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import StoredProfile
 from wattwise_server.usecases.changes import changes
 
 
@@ -174,7 +175,7 @@ def job_details(job: Job) -> JobDetails:
         policy_details=_policy_details(job, beliefs),
         batch_size_states=[_batch_size_state(job, arm, by_size.get(arm.batch_size)) for arm in search.arms],
         power_limits=[
-            PowerLimit(known.batch_size, profiled_limit(job.spec, known.cheapest))
+            PowerLimit(known.batch_size, _profiled_limit(job.spec, known.cheapest))
             for known in job.power_limits
             if known.cheapest is not None
         ],
@@ -219,7 +220,13 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> BatchSize
     )
 
 
-def profiled_limit(spec: JobSpec, sample: PowerSample) -> ProfiledLimit:
+def power_profile(spec: JobSpec, stored: StoredProfile) -> PowerProfile:
+    """Returns the power limits that a trial has profiled."""
+    limits = [_profiled_limit(spec, sample) for sample in stored.samples]
+    return PowerProfile(stored.trial_number, stored.batch_size, limits)
+
+
+def _profiled_limit(spec: JobSpec, sample: PowerSample) -> ProfiledLimit:
     """Returns what a step of a job takes with the power limit of a sample."""
     joules = None if sample.energy_joules is None else sample.energy_joules / sample.steps
     return ProfiledLimit(

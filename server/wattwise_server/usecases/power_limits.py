@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, ProfileResult, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, Violation
-from wattwise_server.events import PowerProfiled, ProfileReported
+from wattwise_server.events import Event, PowerProfiled, ProfileReported
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.finding import find_trial
@@ -98,10 +98,13 @@ class PowerLimitProfiler:
             if not trial.excluded:
                 changed = _with_profile(job.spec, changed, profile)
             best = changed.cheapest or profile.cheapest
+            events: list[Event] = []
             if changed != state:
-                tx.record(job.with_power_limit(changed), PowerProfiled(trial, len(samples), best))
+                job = job.with_power_limit(changed)
+                events.append(PowerProfiled(trial, len(samples), best))
             if profile != trial.profile:
-                tx.record(tx.job, ProfileReported(trial._replace(profile=profile), samples))
+                events.append(ProfileReported(trial._replace(profile=profile), samples))
+            tx.record(job, *events)
             return best.limit_watts_per_gpu
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:

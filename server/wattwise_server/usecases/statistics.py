@@ -43,7 +43,7 @@ from wattwise_server.usecases.job_savings import (
     total_savings,
     usage_of,
 )
-from wattwise_server.usecases.job_view import JobView, PowerProfile, listed_job_view, profiled_limit
+from wattwise_server.usecases.job_view import JobView, PowerProfile, listed_job_view, power_profile
 
 Answer = TypeVar("Answer")
 
@@ -312,19 +312,18 @@ class Statistics:
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-        for version in await self._store.reads.job_versions("", job_id):
-            return [
-                PowerProfile(number, batch_size, [profiled_limit(job.spec, sample) for sample in samples])
-                for number, batch_size, samples in await self._store.reads.profiles(version.key)
-                if batch_size > after
-            ][:limit]
-        # It was deleted in between.
-        raise JobNotFoundError(job_id)
+        versions = await self._store.reads.job_versions(job_id=job_id)
+        if not versions:
+            # It was deleted in between.
+            raise JobNotFoundError(job_id)
+        (version,) = versions
+        stored = [each for each in await self._store.reads.profiles(version.key) if each.batch_size > after]
+        return [power_profile(job.spec, each) for each in stored[:limit]]
 
     async def _read(self, job_id: str) -> _Read:
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-        keys = [version.key for version in await self._store.reads.job_versions("", job_id)]
+        keys = [version.key for version in await self._store.reads.job_versions(job_id=job_id)]
         running = await self._store.reads.running_groups(keys)
         versions = await self._store.reads.job_versions(keys=keys)
         if not versions:

@@ -42,7 +42,9 @@ from wattwise_server.events import (
     BatchSizeBanned,
     EpochReported,
     JobDeleted,
+    JobPaused,
     JobRegistered,
+    PriorUnused,
     TrialDecided,
     TrialDispatched,
     TrialLost,
@@ -53,6 +55,7 @@ from wattwise_server.store.base import EventList, JobList, TrialList
 from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.retries import retried
 
+from tests.server.site import Published
 from tests.server.store.figures import FigureTests
 
 Opener = Callable[[], AbstractAsyncContextManager[Store]]
@@ -680,25 +683,23 @@ class StoreConformance(FigureTests):
             known = [await was_launch_deleted(store, "j", f"launch {number}", None) for number in range(3)]
             assert known == [False, True, False]
 
-    async def test_callbacks_run_once_the_changes_are_durable(self, opener: Opener) -> None:
-        """They run in order, before the block exits; not for a block that raised or only read."""
-        called: list[str] = []
+    async def test_events_are_published_once_the_changes_are_durable(self, opener: Opener) -> None:
+        """In order, before the block exits; not of a block that raised or only read."""
+        job, published = a_job(), Published()
         async with opener() as store:
+            store.observer = published
             async with store.transaction("j") as tx:
-                tx.save_job(a_job())
-                tx.after_commit(lambda: called.append("first"))
-                tx.after_commit(lambda: called.append("second"))
+                tx.record(job, JobRegistered(job.spec), PriorUnused(job.spec, job.spec, "a test"))
                 await asyncio.sleep(0)
-                assert not called
-            assert called == ["first", "second"]
+                assert not published.kinds
+            assert published.kinds == [JobRegistered, PriorUnused]
             with suppress(KeyError):
                 async with store.transaction("j") as tx:
-                    tx.save_job(with_trials(a_job(), 1))
-                    tx.after_commit(lambda: called.append("refused"))
+                    tx.record(replace(job, paused=True), JobPaused(job.spec))
                     raise KeyError
             async with store.transaction("j") as tx:
-                tx.after_commit(lambda: called.append("read"))
-        assert called == ["first", "second"]
+                tx.record(tx.job, PriorUnused(job.spec, job.spec, "a test"))
+        assert published.kinds == [JobRegistered, PriorUnused]
 
     async def test_recorded_events_save_what_they_say(self, opener: Opener) -> None:
         """A recorded job and its events are saved with their sentences; a job of None deletes it, with its trials."""

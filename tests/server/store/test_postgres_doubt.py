@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.events import JobPaused
 from wattwise_server.store.postgres.backend import PostgresStore
 
 from tests.postgres import PostgresServer
+from tests.server.site import Published
 from tests.server.store.conformance import a_job
 from tests.server.store.two_stores import open_postgres_store
 from tests.stalling_proxy import StallingProxy
@@ -101,13 +103,12 @@ async def test_commit_that_happened_succeeds_once(
 ) -> None:
     """The connection is cut before the answer: the caller sees success, once, and nothing is repeated."""
     caplog.set_level(logging.INFO)
-    called: list[int] = []
+    store.observer = published = Published()
 
     async def write() -> None:
         async with store.transaction("j") as tx:
             assert tx.job is not None
-            tx.save_job(replace(tx.job, num_observations=7))
-            tx.after_commit(lambda: called.append(1))
+            tx.record(replace(tx.job, num_observations=7), JobPaused(tx.job.spec))
 
     postgres.configure(synchronous_standby_names="nobody")
     try:
@@ -117,7 +118,7 @@ async def test_commit_that_happened_succeeds_once(
     finally:
         postgres.configure(synchronous_standby_names="")
     await asyncio.wait_for(writing, 30)
-    assert called == [1]
+    assert published.kinds == [JobPaused]
     assert await state(store) == (2, 7)
     await observe(store)
     assert await state(store) == (3, 8)
@@ -168,13 +169,12 @@ async def test_lost_call_that_arrives_late_succeeds_once(
     database = store.saver.connector.shown.rpartition("/")[2]
     event = "BEFORE UPDATE ON job_versions" if table == "job_versions" else "AFTER INSERT ON jobs"
     postgres.execute(_HOLD.format(event), database)
-    called: list[int] = []
+    store.observer = published = Published()
 
     async def write() -> None:
         async with store.transaction("j" if table == "job_versions" else "new") as tx:
             job = replace(tx.job, num_observations=7) if tx.job else a_job("new")
-            tx.save_job(job)
-            tx.after_commit(lambda: called.append(1))
+            tx.record(job, JobPaused(job.spec))
 
     writing = asyncio.create_task(write())
     await until(postgres, _HELD.format(1), database)
@@ -186,7 +186,7 @@ async def test_lost_call_that_arrives_late_succeeds_once(
         await until(postgres, "SELECT version = 2 FROM job_versions", database)
         postgres.execute("INSERT INTO released VALUES (2)", database)
     await asyncio.wait_for(writing, 30)
-    assert called == [1]
+    assert published.kinds == [JobPaused]
 
 
 async def test_error_while_a_doubt_is_settled_is_not_called_unsaved(

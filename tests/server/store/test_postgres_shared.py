@@ -14,6 +14,7 @@ import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, GpuGroup, Job, Measurement, PowerSample, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.events import PriorUnused
 from wattwise_server.store.base import JobList, TrialList
 from wattwise_server.store.changes import Lease
 from wattwise_server.store.open import open_store
@@ -26,6 +27,7 @@ from wattwise_server.usecases.retries import retried
 
 from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
+from tests.server.site import Published
 from tests.server.store.conformance import (
     NOW,
     a_job,
@@ -64,16 +66,16 @@ async def test_later_of_two_writers_changes_nothing(postgres_url: str) -> None:
     """Two blocks at two servers: the second to leave ends in a conflict, without any of what it saved."""
     async with two_stores(postgres_url) as (one, other):
         await save_with_trial(one, "j")
-        called: list[str] = []
+        one.observer = published = Published()
         with pytest.raises(ConflictError):  # noqa: PT012 - the conflict is raised by the block's exit
             async with one.transaction("j") as late:
                 await observe(other, 1)
                 assert late.job is not None
-                late.save_job(replace(with_trials(late.job, 2), num_observations=2))
+                job = replace(with_trials(late.job, 2), num_observations=2)
+                late.record(job, PriorUnused(job.spec, job.spec, "a test"))
                 late.save_trial(a_trial(2))
                 late.add_measurement(a_trial(1, last=Measurement(1, 1, 1, 1, NOW)))
-                late.after_commit(lambda: called.append("saved"))
-        assert called == []
+        assert published.kinds == []
         for store in (one, other):
             await refresh(store, "j")
             async with store.transaction("j") as tx:

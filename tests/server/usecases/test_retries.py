@@ -10,24 +10,10 @@ import pytest
 from wattwise.rpc.client import new_id
 from wattwise_server.domain import EndReason, TrialStatus
 from wattwise_server.errors import JobDiffersError, StorageUnavailableError
-from wattwise_server.events import EpochReported, Event, JobRegistered, TrialDispatched
-from wattwise_server.observability.observers import Notification, Observers
+from wattwise_server.events import EpochReported, JobRegistered, TrialDispatched
 
 from tests.server.rival import Rival
-from tests.server.site import Site, draft, report
-
-
-class Published(Observers):
-    """Keeps the kinds of events that were published."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wants_reports = True
-        self.kinds: list[type[Event]] = []
-
-    def prepare(self, event: Event) -> Notification:
-        """Keeps the event's kind once it is durable."""
-        return lambda: self.kinds.append(type(event))
+from tests.server.site import Published, Site, draft, report
 
 
 async def test_use_case_runs_again_after_conflicts(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ class _Miss(NamedTuple):
     always: Floats
 
     def moments(self, rates: Rates) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-        """Shift and variance of the belief with the trial, and what it is.
+        """Returns the shift and the variance of the belief with the trial, and what it is.
 
         That is the probabilities that it is not unusual, that it is unusual but late, and that its batch size always
         misses.
@@ -366,7 +366,7 @@ class _Miss(NamedTuple):
         return shift, left, 1 - far - never, far, self.always / total
 
     def _later(self, spread: Floats) -> tuple[Floats, Floats, Floats]:
-        """Shift and variance if E is larger, and the probability that it is: moments of a truncated normal."""
+        """Returns shift and variance if E is larger, and the probability of that: moments of a truncated normal."""
         deviation = np.sqrt(spread)
         z = self.error / deviation
         probability = tail(z)
@@ -383,7 +383,7 @@ def _close(fit: Fit, trials: _Trials, before: _Sites, after: _Sites) -> bool:
 
 
 def _rates(trials: _Trials, update: _Sweep, odd: Floats, constants: Constants) -> Rates:
-    """u, w and s², estimated with their priors as if these were earlier trials.
+    """Estimates u, w and s² with their priors as if these were earlier trials.
 
     Trials of a batch size that always misses tell nothing about how often trials are unusual.
     """
@@ -398,7 +398,7 @@ def _rates(trials: _Trials, update: _Sweep, odd: Floats, constants: Constants) -
 
 
 def _noise(trials: _Trials, usual: Floats, constants: Constants) -> Floats:
-    """s² of each batch size (n,): inverse-gamma estimates from the usual trials, pooled with that of the job."""
+    """Estimates s² of each batch size (n,): inverse-gamma from the usual trials, pooled with that of the job."""
     count, mean, deviation = trials.earlier
     share = np.where(trials.reached, usual, 0.0)
     counts = count + trials.by_row(share)

@@ -61,7 +61,7 @@ class Mixture(NamedTuple):
         *,
         leave_out: bool = False,
     ) -> Fit:
-        """Regression (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1).
+        """Regresses (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1).
 
         The weight of a curve and a kernel is their prior weight times their likelihood.
 
@@ -102,7 +102,7 @@ class Mixture(NamedTuple):
 
 
 def _left_out(inverse: Floats, whitened: Floats, logs: Floats, observed: Floats, variances: Floats) -> LeftOut:
-    """Leave-one-out predictions (Rasmussen and Williams, section 5.4.2), with the weights that result without each."""
+    """Predicts each value without itself (Rasmussen and Williams, section 5.4.2), with the weights that result."""
     precisions = np.einsum("kim,kim->km", inverse, inverse)[:, :, None]
     errors = (inverse.transpose(0, 2, 1) @ whitened) / precisions
     squares = errors * errors

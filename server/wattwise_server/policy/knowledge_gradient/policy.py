@@ -153,7 +153,7 @@ class KnowledgeGradient:
         return replace(search, notes=knowledge.to_json())
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
-        """β times the least expected cost; for the best known batch size where starting again is cheaper, or None."""
+        """Returns β times the least expected cost; of the best known one, where starting again is cheaper, or None."""
         memory = _memory(search.notes)
         if not memory.knowledge.reached.any():
             # Only trials beyond the window have reached the target, if any: the cheapest of them is the guide.

@@ -72,7 +72,7 @@ class PostgresStore(Store):
                 cached.leases[trial.number] = trial.lease_expire_time
 
     def new_key(self, cached: CachedJob) -> int:
-        """The key that was drawn when the job was not found."""
+        """Returns the key that was drawn when the job was not found."""
         if cached.version:
             # It was deleted just now.
             raise ConflictError
@@ -85,7 +85,7 @@ class PostgresStore(Store):
         tx.changes.append(Room(prefix, limit, tx.key))
 
     def with_leases(self, tx: Transaction) -> Sequence[Change]:
-        """What a transaction writes, with the leases of the trials that it changed."""
+        """Returns what a transaction writes, with the leases of the trials that it changed."""
         if tx.deleted:
             return tx.changes
         changes, key, leases, now = tx.changes, tx.key, tx.cached.leases, self.clock()
@@ -102,7 +102,7 @@ class PostgresStore(Store):
         return [*changes, *self.checks(tx)] if changes else ()
 
     def checks(self, tx: Transaction) -> Sequence[Change]:
-        """What has to hold of a transaction's leases when it is committed."""
+        """Returns what has to hold of a transaction's leases when it is committed."""
         return [Expired(tx.key, number) for number in tx.expired]
 
     def evicted(self, job_id: str) -> None:
@@ -110,7 +110,7 @@ class PostgresStore(Store):
         self._published.pop(job_id, None)
 
     def changed(self, cached: CachedJob, tx: Transaction) -> None:
-        """Tells the other servers."""
+        """Notifies the other servers."""
         if tx.deleted:
             cached.outdated = True
         if self.notices is None or self.notices.alone:
@@ -121,7 +121,7 @@ class PostgresStore(Store):
             self.notices.publish(Notice(tx.job_id, version, (tx.job_id, None) in tx.topics, numbers))
 
     def notice(self, notice: Notice) -> None:
-        """Another server has changed a job."""
+        """Notes that another server has changed a job."""
         cached = self.cache.get(notice.job_id)
         if cached is not None and (notice.version == 0 or notice.version > cached.version):
             cached.outdated = True
@@ -140,11 +140,11 @@ class PostgresStore(Store):
             self._published[notice.job_id] = max(notice.version, known) if notice.version else 0
 
     def followed(self) -> Mapping[str, int | None]:
-        """The followed jobs, with the version of each in the cache."""
+        """Returns the followed jobs, with the version of each in the cache."""
         return {job_id: self._version(job_id) for job_id in self._subscriptions.job_ids()}
 
     def missed_notices(self) -> None:
-        """Those who follow several jobs read them again; those of one job were found by their versions."""
+        """Wakes the followers of several jobs, who read them again; followers of one job were found by its version."""
         self._subscriptions.publish_unknown()
 
     def _version(self, job_id: str) -> int | None:
@@ -159,7 +159,7 @@ class PostgresStore(Store):
             cached.outdated = True
 
     async def expired_leases(self) -> Sequence[TrialId]:
-        """Running trials whose lease has expired, which this server is to give up."""
+        """Returns the running trials whose lease has expired, which this server is to give up."""
         return [TrialId(row["job_id"], trial_number=row["trial_number"]) for row in await self.reads.expired_leases()]
 
     async def prune(self, ended_before: datetime) -> None:

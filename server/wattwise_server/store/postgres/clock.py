@@ -28,7 +28,7 @@ class DatabaseClock:
         self._newest = 0
 
     def __call__(self) -> datetime:
-        """The time in UTC."""
+        """Returns the time in UTC."""
         self._newest = max(self._newest, elapsed_micros() + self._offset)
         return _EPOCH + self._newest * _MICROSECOND
 

@@ -169,7 +169,7 @@ class Connector:
         reads: bool = False,
         starting: bool = False,
     ) -> Connection:
-        """A connection to the first host that takes writes; the one that did last is asked first.
+        """Connects to the first host that takes writes; the one that did last is asked first.
 
         Args:
             settings: Of the session, besides those that every connection has.
@@ -215,7 +215,7 @@ class Connector:
         return connection
 
     async def _failure(self, url: str, error: Exception, *, starting: bool) -> DatabaseAwayError:
-        """Why a host cannot be used."""
+        """Returns why a host cannot be used."""
         if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
             return await self._why_read_only(url)
         said = f"{explain(error)}{self._advice(error)}"
@@ -250,7 +250,7 @@ class Connector:
         return RefusedError(text, "it is read-only", answered=True)
 
     async def _refusal(self, url: str, error: Exception) -> DatabaseAwayError | None:
-        """What refuses a connection with settings, if not the database; None: the error says what is wrong."""
+        """Returns what refuses a connection with settings, if not the database; None: the error says what is wrong."""
         code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
         refuses = "refuses a setting that every connection needs"
         options = self._options.get("options")
@@ -275,7 +275,7 @@ class Connector:
         return None
 
     async def _version(self, url: str) -> int | None:
-        """The version of a host's PostgreSQL, if a connection without settings can be made."""
+        """Returns the version of a host's PostgreSQL, if a connection without settings can be made."""
         try:
             connection = await self._open(url, {})
         except (*ERRORS, ValueError):
@@ -299,7 +299,7 @@ class Connector:
         return f": {_ADVICE[code]}" if code in _ADVICE else ""
 
     async def connect_at_start(self) -> Connection:
-        """A connection, once there is one: the database may start at the same time as this server.
+        """Connects, once that is possible: the database may start at the same time as this server.
 
         Raises:
             StartError: none could be made in a minute, a host refuses this user or database, or something between this

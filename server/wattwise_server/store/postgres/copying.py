@@ -36,16 +36,16 @@ class PostgresCopy:
         self._types: dict[str, dict[str, str]] = {}
 
     async def columns(self, table: str) -> Sequence[str]:
-        """The names of a table's columns."""
+        """Returns the names of a table's columns."""
         self._types[table] = {row["attname"]: row["type"] for row in await self._connection.fetch(_COLUMNS, table)}
         return list(self._types[table])
 
     async def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """Returns how many rows a table has."""
         return int(await self._connection.fetchval(f"SELECT count(*) FROM {table}"))  # noqa: S608 - one of TABLES
 
     async def rows(self, table: str, columns: Sequence[str]) -> AsyncIterator[Rows]:
-        """All rows of a table in batches."""
+        """Yields all rows of a table in batches."""
         types = self._types[table]
         values = ", ".join(_READ.get(types[column], "{0}").format(column) for column in columns)
         found = await self._connection.cursor(f"SELECT {values} FROM {table}")  # noqa: S608 - one of TABLES
@@ -53,7 +53,7 @@ class PostgresCopy:
             yield [tuple(row) for row in rows]
 
     async def highest_key(self) -> int:
-        """The highest key that a job has had."""
+        """Returns the highest key that a job has had."""
         return int(
             await self._connection.fetchval(
                 "SELECT greatest((SELECT CASE WHEN is_called THEN last_value END FROM job_keys), "
@@ -88,7 +88,7 @@ class PostgresCopy:
 
 @asynccontextmanager
 async def open_source(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
-    """A database that no server can use until the block ends; it is only read.
+    """Opens a database that no server can use until the block ends; it is only read.
 
     Raises:
         StartError: a server uses it, it is of another version or program, or it cannot be read.
@@ -108,7 +108,7 @@ async def open_source(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
 
 @asynccontextmanager
 async def open_target(url: str, shown: str) -> AsyncIterator[PostgresCopy]:
-    """A database that is committed when the block ends without an exception.
+    """Opens a database that is committed when the block ends without an exception.
 
     Raises:
         StartError: a server uses it, it has content or cannot be written.

@@ -79,7 +79,7 @@ def may_be_terminated(connection: asyncpg.Connection[Any]) -> Iterator[None]:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is of no more use, so that it is unknown what became of the call."""
+    """Returns whether the connection is of no more use, so that it is unknown what became of the call."""
     if isinstance(error, (asyncpg.PostgresConnectionError, asyncpg.InternalClientError)):
         # The latter is asyncpg's own, when a connection ends at a moment that it does not expect.
         return True
@@ -93,19 +93,19 @@ def is_lost(error: BaseException) -> bool:
 
 
 def affects_all(error: BaseException) -> bool:
-    """Whether other calls fail as well: the connection, the disk or the memory."""
+    """Returns whether other calls fail as well: the connection, the disk or the memory."""
     if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in (_FULL, _STOPPED, _SYSTEM):
         return True
     return isinstance(error, (DatabaseAwayError, InDoubtError)) or is_lost(error)
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether the database refused to write, so that nothing was saved."""
+    """Returns whether the database refused to write, so that nothing was saved."""
     return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _READ_ONLY
 
 
 def explain(error: BaseException) -> str:
-    """An error in one line, with its kind, where that says more than its message, and what to do about it."""
+    """Returns an error in one line, with its kind, where that says more than its message, and what to do about it."""
     message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
@@ -116,7 +116,7 @@ def explain(error: BaseException) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """An error as callers see it: without hosts, users and tables, which the log names."""
+    """Returns an error as callers see it: without hosts, users and tables, which the log names."""
     if isinstance(error, DatabaseAwayError):
         return error.summary
     if isinstance(error, InDoubtError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
@@ -20,9 +21,6 @@ from wattwise_server.store.writer import Submission
 
 _WRITTEN = tuple(table for table in TABLES if table not in (MEASUREMENTS, DELETIONS, SECRETS))
 """The tables whose rows the function takes as JSON; those of measurements come with every report, as arrays."""
-
-_NUM_PARAMETERS = 23 + len(_WRITTEN) + 1 + len(MEASUREMENTS.columns)
-_SAVE = f"SELECT pg_temp.save({', '.join(f'${place}' for place in range(1, _NUM_PARAMETERS + 1))})"
 
 # What the function compares of jobs that are only read.
 _COMPARE = """
@@ -104,6 +102,12 @@ def _save_report() -> str:
 
 
 _SAVE_REPORT = _save_report()
+
+
+@cache
+def _save(num_arguments: int) -> str:
+    """Returns the call of the function."""
+    return f"SELECT pg_temp.save({', '.join(f'${place}' for place in range(1, num_arguments + 1))})"
 
 
 class GroupCall:
@@ -191,7 +195,8 @@ class GroupCall:
             return _SAVE_REPORT, (server, number, *report)
         if self._reads_only:
             return _COMPARE, _pairs(self._read)
-        return _SAVE, (server, number, *self._arguments())
+        arguments = (server, number, *self._arguments())
+        return _save(len(arguments)), arguments
 
     @property
     def _reads_only(self) -> bool:

@@ -47,7 +47,7 @@ class Schema(NamedTuple):
 
 
 def migrations(folder: Path | None = None) -> dict[int, Migration]:
-    """Each version, ascending.
+    """Returns the migrations by ascending version.
 
     Raises:
         RuntimeError: the files are not numbered without gaps, or do not say who can work with them.
@@ -115,7 +115,7 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
 
 
 async def read_schema(connection: Connection) -> Schema:
-    """The version of a database; 0 if it has none."""
+    """Returns the version of a database; 0 if it has none."""
     if not await connection.fetchval(_IS_THERE, "wattwise_schema"):
         return Schema(0, 0)
     row = await connection.fetchrow("SELECT version, min_reader_version FROM wattwise_schema")

@@ -61,10 +61,10 @@ class Listener(Protocol):
     """What learns of changes."""
 
     def notice(self, notice: Notice) -> None:
-        """Another server has changed a job."""
+        """Notes that another server has changed a job."""
 
     def followed(self) -> Mapping[str, int | None]:
-        """The followed jobs, with the version that this server knows of each; None: it knows none."""
+        """Returns the followed jobs, with the version that this server knows of each; None: it knows none."""
 
     def missed_notices(self) -> None:
         """Notices about any job may have been lost."""
@@ -257,7 +257,7 @@ class Notices:
 
 
 def _payloads(server: int, notices: Iterable[Notice]) -> Iterable[str]:
-    """All notices, in as few messages as possible."""
+    """Yields all notices, in as few messages as possible."""
     head, parts, size = f"[{server}", list[str](), 0
     for notice in notices:
         part = json.dumps(notice)

@@ -35,7 +35,7 @@ _CLOSE_SECONDS = 1.0
 
 @asynccontextmanager
 async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterator[PostgresStore]:
-    """The store of a database; the block's exit closes everything.
+    """Opens the store of a database; the block's exit closes everything.
 
     Args:
         url: The database's, as libpq takes it, with one host or several.
@@ -105,7 +105,7 @@ async def migrate_postgres(url: str, shown: str) -> Migrated:
 
 @contextmanager
 def _refused(shown: str) -> Iterator[None]:
-    """What PostgreSQL refuses of a block, as a reason not to start.
+    """Turns what PostgreSQL refuses of a block into a reason not to start.
 
     Raises:
         StartError: something was refused.
@@ -145,7 +145,7 @@ async def _pool(connector: Connector) -> AsyncIterator[asyncpg.Pool[asyncpg.Reco
         return await connector.connect({"jit": "off"}, command_timeout=_READ_SECONDS, reads=True)
 
     async def reset(_connection: Any) -> None:
-        """Nothing that a query does outlasts it."""
+        """Resets nothing: nothing that a query does outlasts it."""
 
     pool = await asyncpg.create_pool(
         min_size=0, max_size=_READERS, max_inactive_connection_lifetime=300.0, connect=connect, reset=reset

@@ -160,7 +160,7 @@ def _service(options: Mapping[str, str], shown: str) -> dict[str, str]:
 
 
 def named_schema(options: Mapping[str, str], shown: str) -> str:
-    """The schema that the search_path of a URL names; empty if there is none.
+    """Returns the schema that the search_path of a URL names; empty if there is none.
 
     Args:
         options: those of the URL.
@@ -182,7 +182,7 @@ def named_schema(options: Mapping[str, str], shown: str) -> str:
 
 
 def ignored_passfile(options: Mapping[str, str]) -> bool:
-    """Whether there is a password file that is ignored, with a warning of asyncpg's at every connection.
+    """Returns whether there is a password file that is ignored, with a warning of asyncpg's at every connection.
 
     Args:
         options: as `check_options` returns them.
@@ -192,7 +192,7 @@ def ignored_passfile(options: Mapping[str, str]) -> bool:
 
 
 def password_source(options: Mapping[str, str], *, in_url: bool) -> str:
-    """Where the password of a connection came from, for users that correct it.
+    """Returns where the password of a connection came from, for users that correct it.
 
     Args:
         options: those of the URL.
@@ -234,7 +234,7 @@ def _file(name: str, options: Mapping[str, str]) -> _File | None:
 
 
 def _fault(file: _File, *, private: bool) -> str:
-    """Why a file cannot be used; empty if it can."""
+    """Returns why a file cannot be used; empty if it can."""
     path = file.path
     try:
         found = path.stat()

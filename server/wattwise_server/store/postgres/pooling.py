@@ -33,7 +33,7 @@ _REMEDY = "use the host and port of PostgreSQL itself, or session pooling as doc
 
 
 def pooler(does: str, error: Exception | None = None) -> RefusedError:
-    """Why a pooler is refused: what it does, and what it said."""
+    """Returns why a pooler is refused: what it does, and what it said."""
     said = f" ({error.args[0] if error.args else error})" if error else ""
     return RefusedError(
         f"a connection pooler such as PgBouncer answers there, which {does}{said}: {_REMEDY}",
@@ -82,7 +82,7 @@ class _Check:
         self._first, self._second = first, second
 
     async def keeps_sessions(self) -> bool:
-        """Whether the connections stay in two sessions, also while one of them is in a transaction."""
+        """Returns whether the connections stay in two sessions, also while one of them is in a transaction."""
         seen: dict[Connection, set[object]] = {self._first: set(), self._second: set()}
         self.pooled = (await self._session(self._first))[0] != self._first.get_server_pid()
         for holder, other in ((self._second, self._first), (self._first, self._second)):
@@ -96,7 +96,7 @@ class _Check:
         return len(seen[self._first]) == len(seen[self._second]) == 1 and not seen[self._first] & seen[self._second]
 
     async def passes_notices(self) -> bool:
-        """Whether the first connection gets a notice of the second one."""
+        """Returns whether the first connection gets a notice of the second one."""
         channel, arrived = f"wattwise_{secrets.token_hex(8)}", asyncio.Event()
 
         def receive(*_notice: object) -> None:

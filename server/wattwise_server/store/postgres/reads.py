@@ -46,27 +46,27 @@ class PostgresReads(Reads):
         self.unusable = ""
 
     async def new_key(self) -> int:
-        """A key for a new job."""
+        """Returns a key for a new job."""
         ((key,),) = await self._all("SELECT nextval('job_keys')")
         return int(key)
 
     async def versions(self, job_ids: Sequence[str]) -> dict[str, int]:
-        """The versions of jobs, as far as they exist."""
+        """Returns the versions of jobs, as far as they exist."""
         sql = "SELECT job_id, version FROM jobs JOIN job_versions USING (job_key) WHERE job_id = ANY ($1)"
         return {row["job_id"]: row["version"] for row in await self._all(sql, list(map(_storable, job_ids)))}
 
     async def expired_leases(self) -> Sequence[Row]:
-        """Rows of job_id and trial_number, which this server is to give up."""
+        """Returns rows of job_id and trial_number, which this server is to give up."""
         return await self._all("SELECT * FROM expired_leases_1()")
 
     async def min_reader(self) -> int:
-        """The oldest version of the program that can work with the schema."""
+        """Returns the oldest version of the program that can work with the schema."""
         # It decides about admission.
         ((version,),) = await self._fetch("SELECT min_reader_version FROM wattwise_schema", (), slow=False)
         return int(version)
 
     async def begin_retention(self, seconds: float) -> bool:
-        """Whether no server has looked for old measurements for some time; from now on this one has."""
+        """Returns whether no server has looked for old measurements for some time; from now on this one has."""
         sql = "UPDATE retention SET began = micros_now() WHERE began < micros_now() - $1 RETURNING TRUE"
         return bool(await self._all(sql, int(seconds * 1e6)))
 
@@ -116,5 +116,5 @@ def _ignore_error(reading: asyncio.Future[Sequence[Row]]) -> None:
 
 
 def _storable(value: object) -> object:
-    """What equals no text in the database either, if a text has NUL characters, which PostgreSQL refuses."""
+    """Returns what equals no text in the database either, if a text has NUL characters, which PostgreSQL refuses."""
     return value.replace("\0", "\x01") if isinstance(value, str) and "\0" in value else value

@@ -43,7 +43,7 @@ async def check_free(connection: Connection, shown: str) -> None:
 
 @asynccontextmanager
 async def reserved(connection: Connection, shown: str) -> AsyncIterator[None]:
-    """A transaction that sees one moment; until it ends no server starts, and none that lost its connection returns.
+    """Begins a transaction that sees one moment; until it ends, no server starts or connects again.
 
     Args:
         connection: Closed by the caller afterwards, which ends the reservation.

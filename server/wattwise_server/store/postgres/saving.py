@@ -171,12 +171,12 @@ class Saver:
         return outdated
 
     def explain(self, error: BaseException) -> str:
-        """The message to a caller."""
+        """Returns the message to a caller."""
         known = "" if isinstance(error, InDoubtError) else "nothing was saved, "
         return f"the database could not be written ({summary(error)}); {known}retry"
 
     def affects_all(self, error: BaseException) -> bool:
-        """Whether the database itself failed."""
+        """Returns whether the database itself failed."""
         return affects_all(error)
 
     def log_failure(self, error: BaseException) -> None:
@@ -240,7 +240,7 @@ class Saver:
         return () if moved and await self._settled(connection, number, call, doubt) else moved
 
     async def _settled(self, connection: Connection, number: int, call: GroupCall, doubt: BaseException) -> bool:
-        """Whether a group in doubt was committed."""
+        """Returns whether a group in doubt was committed."""
         # Of a new job there is nothing to read but what the group itself has created.
         versions = call.changed | dict.fromkeys(call.created, 0)
         asked = connection.fetchval(_SETTLE, self.server, number, list(versions), list(versions.values()))
@@ -355,16 +355,16 @@ async def _answer(connection: Connection, asked: Awaitable[_T]) -> _T:
 
 
 async def _process(connection: Connection) -> int:
-    """The number of PostgreSQL's process; what a connection itself knows may be a pooler's."""
+    """Returns the number of PostgreSQL's process; what a connection itself knows may be a pooler's."""
     return int(await _answer(connection, connection.fetchval("SELECT pg_backend_pid()")))
 
 
 async def _nothing() -> None:
-    """Until a store has said what it does."""
+    """Does nothing, until a store has said what it does."""
 
 
 def _replaced(group: Sequence[Submission]) -> set[Owner]:
-    """The cached jobs of a group that were read again, and for which the group has submissions of both readings.
+    """Returns the cached jobs of a group that were read again, if the group has submissions of both readings.
 
     Together they would be one change of the newer version, although the older one's know nothing of the other's.
     """

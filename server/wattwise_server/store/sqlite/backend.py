@@ -72,7 +72,7 @@ class SqliteStore(Store):
             self.started(trial, cached.key)
 
     def new_key(self, cached: CachedJob) -> int:  # noqa: ARG002 - other backends draw it when they read
-        """A key for a new job."""
+        """Returns a key for a new job."""
         return next(self._keys)
 
     async def make_room(self, tx: Transaction, prefix: str, limit: int) -> None:
@@ -83,7 +83,7 @@ class SqliteStore(Store):
             raise TooManyJobsError(prefix, limit)
 
     def transaction(self, job_id: str) -> Transaction:
-        """The one way to read and change a job."""
+        """Begins a transaction: the one way to read and change a job."""
         self._note_pause()
         return super().transaction(job_id)
 
@@ -113,7 +113,7 @@ class SqliteStore(Store):
         heapq.heapify(self._leases)
 
     async def expired_leases(self) -> Sequence[TrialId]:
-        """Running trials whose lease has expired by now."""
+        """Returns the running trials whose lease has expired by now."""
         self._note_pause()
         now = self.clock()
         found: dict[TrialId, None] = {}

@@ -142,7 +142,7 @@ def _check_integrity(copy: Path, original: Path, fault: str) -> None:
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A file beside the target to fill; it becomes the target, durably, unless the block raises or SIGTERM comes."""
+    """Makes a file to fill, which becomes the target, durably, unless the block raises or SIGTERM comes."""
     fresh: Path | None = None
     try:
         with _terminable(), replacing(target, f".{{}}.{os.getpid()}.part", mode=0o600) as file:
@@ -175,7 +175,7 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 
 def copy_owner(database: Path, fresh: Path) -> None:
-    """When root restores, the server's user must still own the file and its lock."""
+    """Copies the owner: when root restores, the server's user must still own the file and its lock."""
     if os.geteuid() == 0:
         former = (database if database.exists() else database.parent).stat()
         for path in (fresh, Path(f"{database}.lock")):

@@ -55,7 +55,7 @@ class Group:
     def __init__(
         self, connection: aiosqlite.Connection, raw: GroupConnection, file: DatabaseFile, observer: Observer
     ) -> None:
-        """`raw` is what `connection` runs in its thread, and `file` what it writes."""
+        """Takes `raw`, which `connection` runs in its thread, and `file`, which it writes."""
         self.connection = connection
         self._raw = raw
         self._file = file
@@ -82,11 +82,11 @@ class Group:
         return ()
 
     def explain(self, error: BaseException) -> str:
-        """SQLite's message with what to do about it."""
+        """Returns SQLite's message with what to do about it."""
         return f"the database could not be written ({explain(error)}); nothing was saved, retry"
 
     def affects_all(self, error: BaseException) -> bool:
-        """Whether the file itself failed: a full or missing disk affects all submissions."""
+        """Returns whether the file itself failed: a full or missing disk affects all submissions."""
         return isinstance(error, sqlite3.OperationalError)
 
     def log_failure(self, error: BaseException) -> None:
@@ -100,7 +100,7 @@ class Group:
 
 
 def recording_factory() -> tuple[Callable[..., GroupConnection], list[GroupConnection]]:
-    """A factory for `sqlite3.connect`, and the list to which it appends the connection that it makes."""
+    """Returns a factory for `sqlite3.connect`, and the list to which it appends the connection that it makes."""
     made: list[GroupConnection] = []
 
     def make(*args: Any, **options: Any) -> GroupConnection:
@@ -126,7 +126,7 @@ _ADVICE = {
 
 
 def explain(error: BaseException) -> str:
-    """SQLite's message with what to do about it; nothing about any other error."""
+    """Returns SQLite's message with what to do about it; nothing about any other error."""
     if not isinstance(error, sqlite3.Error):
         return "its connection failed"
     message = str(error)

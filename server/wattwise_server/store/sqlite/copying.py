@@ -29,21 +29,21 @@ class SqliteCopy:
         self._connection = connection
 
     async def columns(self, table: str) -> Sequence[str]:
-        """The names of a table's columns."""
+        """Returns the names of a table's columns."""
         return [row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")]
 
     async def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """Returns how many rows a table has."""
         return int(self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - TABLES
 
     async def rows(self, table: str, columns: Sequence[str]) -> AsyncIterator[Rows]:
-        """All rows of a table in batches."""
+        """Yields all rows of a table in batches."""
         found = self._connection.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608 - TABLES
         while rows := found.fetchmany(BATCH):
             yield rows
 
     async def highest_key(self) -> int:
-        """The highest key that a job has had."""
+        """Returns the highest key that a job has had."""
         row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
         return 0 if row is None else int(row[0])
 
@@ -66,7 +66,7 @@ class SqliteCopy:
 
 @asynccontextmanager
 async def open_source(url: str) -> AsyncIterator[SqliteCopy]:
-    """A file that no server may use until the block ends; it is only read.
+    """Opens a file that no server may use until the block ends; it is only read.
 
     Raises:
         StartError: a server uses it, it is of another version or program, or it cannot be read.
@@ -90,7 +90,7 @@ async def open_source(url: str) -> AsyncIterator[SqliteCopy]:
 
 @asynccontextmanager
 async def open_target(url: str) -> AsyncIterator[SqliteCopy]:
-    """A file that appears when the block ends without an exception.
+    """Fills a file that appears when the block ends without an exception.
 
     Raises:
         StartError: a server uses it, it has content or cannot be written.

@@ -105,7 +105,7 @@ def owned(path: Path, *, create: bool = False) -> Iterator[None]:
 
 
 def _check_kept(lock: FileLock) -> None:
-    """A lock whose file was removed by another process in the meantime locks nothing."""
+    """Checks the lock: one whose file was removed by another process in the meantime locks nothing."""
     if not Path(lock.lock_file).exists():
         raise StartError(f"another server removed {lock.lock_file} while its start failed: start again")
 
@@ -140,7 +140,7 @@ def _in_use(path: Path, how: str) -> StartError:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of a file; None if there is none."""
+    """Returns the device and the inode of a file; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - with every commit: a Path takes twice as long
     except OSError:

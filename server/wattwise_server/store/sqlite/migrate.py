@@ -28,7 +28,7 @@ _LARGEST_PAGE = 65536
 
 
 def migrations(folder: Path | None = None) -> dict[int, str]:
-    """Each version's SQL, by ascending version.
+    """Returns each version's SQL, by ascending version.
 
     Raises:
         RuntimeError: the files are not numbered from 1 without gaps.
@@ -107,12 +107,12 @@ def check_header(file: IO[bytes], path: Path) -> None:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """A file's schema version; 0 if it has none."""
+    """Returns a file's schema version; 0 if it has none."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _identity(connection: sqlite3.Connection, path: str, steps: dict[int, str]) -> tuple[int, bool]:
-    """A file's schema version, and whether it is a Wattwise database."""
+    """Returns a file's schema version, and whether it is a Wattwise database."""
     current = schema_version(connection)
     ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     if ours and current > max(steps):
@@ -124,7 +124,7 @@ def _identity(connection: sqlite3.Connection, path: str, steps: dict[int, str]) 
 
 
 def file_error(path: Path, error: sqlite3.Error, message: str) -> StartError:
-    """The error for a file that SQLite cannot use: the message, unless the file does not begin as SQLite's do."""
+    """Returns the error for a file that SQLite cannot use, with a message, unless its beginning is not SQLite's."""
     if "not a database" in str(error):
         with open_file(path, "rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:

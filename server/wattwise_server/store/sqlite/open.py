@@ -35,7 +35,7 @@ _PRAGMAS = ("busy_timeout = 10000", "foreign_keys = ON", "synchronous = FULL")
 
 
 def database_path(url: str) -> Path:
-    """The file that a URL names.
+    """Returns the file that a URL names.
 
     Raises:
         StartError: the URL names no file.
@@ -55,7 +55,7 @@ def database_path(url: str) -> Path:
 
 
 def _shown(url: str) -> str:
-    """A URL without what may be a password: what is not SQLite's may be the misspelt URL of another database."""
+    """Returns a URL without what may be a password: it may be the misspelt URL of another kind of database."""
     if url.startswith("sqlite:") and "@" not in url:
         return repr(url)
     scheme = re.match("[a-z0-9+.-]+:", url, re.IGNORECASE)
@@ -64,7 +64,7 @@ def _shown(url: str) -> str:
 
 @asynccontextmanager
 async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AsyncIterator[SqliteStore]:
-    """The store of a file; the block's exit closes everything.
+    """Opens the store of a file; the block's exit closes everything.
 
     Raises:
         StartError: another server uses the file, it is not a Wattwise database, or it cannot be opened.
@@ -112,7 +112,7 @@ def migrate_sqlite(url: str) -> Migrated:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """A read-only connection."""
+    """Makes a read-only connection."""
     uri = f"file:{quote(str(path))}?mode=ro"
     connection = sqlite3.connect(uri, uri=True)  # pragma: no mutate: many builds of SQLite take it for a URI anyway
     connection.execute("PRAGMA busy_timeout = 10000")
@@ -120,7 +120,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def check_whole(path: Path) -> None:
-    """A new database would discard the log of a lost one, with the newest results in it.
+    """Refuses a log without its database: a new database would discard it, with the newest results in it.
 
     Raises:
         StartError: there is a log without its database.

@@ -42,7 +42,7 @@ class SqliteReads(Reads):
     def __init__(
         self, connection: aiosqlite.Connection, file: DatabaseFile, slow: aiosqlite.Connection | None = None
     ) -> None:
-        """Reads a file through connections whose row factory is `sqlite3.Row`; `slow` is for queries that take long."""
+        """Takes connections whose row factory is `sqlite3.Row`; `slow` is for queries that take long."""
         self._connection = connection
         self._slow = slow or connection
         self.file = file
@@ -50,7 +50,7 @@ class SqliteReads(Reads):
         self.lease_of: Callable[[str, int], datetime | None] = lambda _job_id, _number: None
 
     async def running_leases(self) -> Sequence[Row]:
-        """The running trials that have a lease: rows of job_id, job_key, trial_number and trial_lease_seconds."""
+        """Returns the running trials that have a lease: their job_id, job_key, trial_number and trial_lease_seconds."""
         return await self._all(_RUNNING_LEASES)
 
     def check(self) -> None:
