@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -24,6 +25,12 @@ hypothesis.settings.register_profile("wattwise", deadline=None)
 hypothesis.settings.load_profile("wattwise")
 
 _spools = itertools.count()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the thousands of collected tests from every garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:

@@ -42,6 +42,8 @@ _IMPORTED_LATE = (
 )
 
 _asking = threading.Lock()
+_statuses: list[int] = []
+"""The exit status of this process, once it is known, if it is a fork."""
 
 
 class ForkedProcess:
@@ -178,6 +180,8 @@ def parent() -> socket.socket:
 
 def serve_requests(connection: socket.socket) -> int:
     """Fork for each request, and tell the exit status of each child on its own pipe."""
+    # Registered before all others, so that it is called after them.
+    atexit.register(_end_at_once)
     from wattwise.commands.main import ENTRIES, main  # noqa: PLC0415 - ahead of the forks, in this process alone
     from wattwise_server.commands import serve  # noqa: PLC0415 - as above
 
@@ -230,7 +234,21 @@ def serve_requests(connection: socket.socket) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - as Python opens them
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - likewise
-    return serve.main(arguments[1:]) if arguments[0] == "serve" else main(arguments)
+    try:
+        _statuses.append(serve.main(arguments[1:]) if arguments[0] == "serve" else main(arguments))
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        _statuses.append(end.code)
+    return _statuses[0]
+
+
+def _end_at_once() -> None:
+    """End a fork without clearing every module, which would copy them all."""
+    if _statuses:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_statuses[0])
 
 
 if __name__ == "__main__":

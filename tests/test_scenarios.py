@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -39,10 +40,11 @@ from tests.postgres import PostgresServer
 _ids = itertools.count()
 
 
+@functools.cache
 def scenarios() -> list[Any]:
     """Every scenario of every table, with its name as the test's id."""
     tables = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
-    found = [scenario for table in tables for scenario in yaml.safe_load(table.read_text())]
+    found = [scenario for table in tables for scenario in yaml.load(table.read_text(), yaml.CSafeLoader)]
     return [pytest.param(scenario, id=scenario["name"]) for scenario in found]
 
 

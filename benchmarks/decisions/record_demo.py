@@ -19,13 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from sklearn.exceptions import ConvergenceWarning
-
 from benchmarks.decisions.cases import RECORDED
 from examples.digits.__main__ import BATCH_SIZES, DEFAULT
 from examples.digits.job import job_spec
 from examples.digits.monitor import ESTIMATED_WATTS
-from examples.digits.train import losses, split
 
 _JOB = job_spec("recorded", list(BATCH_SIZES), DEFAULT)
 
@@ -44,6 +41,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decisions.record_demo", description=__doc__)
     parser.add_argument("--seeds", type=int, default=32, help="runs of each batch size (default: %(default)s)")
     args = parser.parse_args()
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - a second that only training needs
+
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     # Side by side, so that a slower minute of the machine affects all batch sizes.
     save(RECORDED, [trained(size, seed) for seed in range(args.seeds) for size in BATCH_SIZES])
@@ -52,6 +51,8 @@ def main() -> int:
 
 def trained(batch_size: int, seed: int) -> Run:
     """Trains once."""
+    from examples.digits.train import losses, split  # noqa: PLC0415 - as above
+
     seconds: list[float] = []
     epochs = losses(split(seed), batch_size, seed)
     began = time.process_time()

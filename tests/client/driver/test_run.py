@@ -72,8 +72,9 @@ def test_command_without_a_client_is_measured_by_the_driver(runs: Runs, server: 
     assert not (runs.path() / "wattwise.db").exists()
 
 
-def test_placeholders_and_variables(runs: Runs) -> None:
+def test_placeholders_and_variables(runs: Runs, server: LiveServer) -> None:
     """Placeholders and variables have the same values; the driver's own variables are not passed on."""
+    runs.environment["WATTWISE_SERVER"] = server.address
     names = ("batch_size", "learning_rate", "seed", "recurrence", "try", "target_metric", "max_epochs", "log_dir")
     placeholders = [f"{{{name}}}" for name in names]
     write = f"import os, sys, json; json.dump([sys.argv[1:], dict(os.environ)], open('{runs.folder}/received', 'w'))"
@@ -152,8 +153,9 @@ def test_default_that_does_not_fit(runs: Runs, server: LiveServer) -> None:
         ("exit 200", "status 200;"),
     ],
 )
-def test_status_of_a_signal_is_explained(runs: Runs, end: str, shown: str) -> None:
+def test_status_of_a_signal_is_explained(runs: Runs, server: LiveServer, end: str, shown: str) -> None:
     """The error that ends a run says in its line what a status above 128 means."""
+    runs.environment["WATTWISE_SERVER"] = server.address
     done = runs.run(write_job(runs.folder, shell(end), run={"max_tries": 1}))
     assert done.returncode == 1
     assert shown in done.stderr
@@ -198,16 +200,18 @@ def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
     assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.newest.time_seconds)
 
 
-def test_monitor_of_the_command(runs: Runs) -> None:
+def test_monitor_of_the_command(runs: Runs, server: LiveServer) -> None:
     """A client's own monitor is shown, even if the driver's monitor is an estimate."""
+    runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, with_client("own-monitor"), run={"recurrences": 1})
     done = runs.run(job)
     assert (done.returncode, [line["monitor"]["kinds"] for line in runs.history()]) == (0, [["rack"]])
     assert not any(mark in done.stdout for mark in ("J (estimate)", "J (partly"))
 
 
-def test_estimate_is_marked(runs: Runs) -> None:
+def test_estimate_is_marked(runs: Runs, server: LiveServer) -> None:
     """Estimated joules are marked in every row and sum."""
+    runs.environment["WATTWISE_SERVER"] = server.address
     done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
     assert [(line["monitor"]["kinds"], line["monitor"]["quality"]) for line in runs.history()] == [
         (["estimate"], "estimated")
@@ -234,8 +238,9 @@ def test_advice_against_missed_targets() -> None:
     assert other_job({"missed": [8]}) == ADVICE
 
 
-def test_failed_tries_end_the_run(runs: Runs) -> None:
+def test_failed_tries_end_the_run(runs: Runs, server: LiveServer) -> None:
     """After max_tries failed trials of a recurrence, the error has their end reasons and what to change."""
+    runs.environment["WATTWISE_SERVER"] = server.address
     only_16 = f"if [ {{batch_size}} = 16 ]; then {result()}; else exit 9; fi"
     done = runs.run(write_job(runs.folder, shell(only_16), run={"max_tries": 2}))
     assert done.returncode == 1
@@ -252,8 +257,9 @@ def test_exhausted_job_of_an_own_server(runs: Runs) -> None:
     assert f"`wattwise serve --database sqlite:///{runs.path() / 'wattwise.db'}`" in done.stderr
 
 
-def test_changed_job_is_refused(runs: Runs) -> None:
+def test_changed_job_is_refused(runs: Runs, server: LiveServer) -> None:
     """A changed job under the job id of a run is refused; the error names the field and its value."""
+    runs.environment["WATTWISE_SERVER"] = server.address
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     done = runs.run(write_job(runs.folder, shell(result()), job={"target_metric": 0.5}, run={"recurrences": 3}))
     assert done.returncode == 2

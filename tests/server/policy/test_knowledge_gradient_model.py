@@ -151,14 +151,21 @@ CASES = {
 SLOW = {
     "a window after a change",
     "broken",
+    "costs in doubt beyond a window",
+    "fewer epochs at another batch size",
+    "fewer epochs than before",
     "many trials without costs",
     "misses that are folded",
+    "more and cheaper epochs",
     "more epochs in reverse, in a window",
     "more epochs than before",
     "more epochs than the prior told, later",
     "more misses than are kept",
     "more misses than are kept, at an edge",
+    "slightly more expensive epochs",
     "stopped trials of which some reach the target",
+    "stopped trials that miss",
+    "trials that are folded",
     "trials without costs",
 }
 EACH = [pytest.param(case, marks=pytest.mark.thorough) if case in SLOW else case for case in CASES]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from typing import Any
 
@@ -69,6 +71,11 @@ def knowledge_of(job: SimulatedJob) -> Knowledge:
 
 def settled_job(**fields: Any) -> SimulatedJob:
     """A job that uses its best batch size, and has not changed."""
+    return copy.copy(_settled(**fields))
+
+
+@functools.cache
+def _settled(**fields: Any) -> SimulatedJob:
     job = kg_job(**fields)
     run_all(job, SETTLED)
     assert not job.policy.changes(job.search)
