@@ -500,7 +500,7 @@ class Job:
         monitor: What the energy of its newest results comes from.
         other_monitors: What the energy of earlier results comes from, as far as that has other kinds; the newest last.
         power_limits: One per batch size that was profiled or is being profiled, ascending.
-        num_events: Events of its trials and batch sizes so far, which are numbered in their order.
+        num_search_events: Events of its trials and batch sizes so far, which are numbered in their order.
         first_notes: The notes of its search before the first trial, if they depend on other jobs; otherwise empty.
         registered: What it was registered with, if a person has changed its policy since; otherwise None.
         set_fields: The optional fields, of the policy too, that were registered with another value than their default.
@@ -521,7 +521,7 @@ class Job:
     monitor: MonitorKinds = field(default=MonitorKinds())
     other_monitors: tuple[MonitorKinds, ...] = ()
     power_limits: tuple[PowerLimitState, ...] = ()
-    num_events: int = 0
+    num_search_events: int = 0
     first_notes: str = ""
     registered: JobSpec | None = None
     set_fields: frozenset[str] = frozenset()
@@ -930,7 +930,7 @@ _BEHIND_OUTCOME = Trial._fields.index("heartbeat_interval") + 1
 _NO_OUTCOME = tuple(Trial._field_defaults[name] for name in Trial._fields[_LAST + 2 : _BEHIND_OUTCOME])
 
 
-class JobEvent(NamedTuple):
+class RecordedSearchEvent(NamedTuple):
     """One of the numbered events that a job's search follows from.
 
     Attributes:

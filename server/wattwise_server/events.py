@@ -20,11 +20,11 @@ from wattwise_server.domain import (
     DetectedChange,
     EndReason,
     EnergyQuality,
-    JobEvent,
     JobSpec,
     Measurement,
     MonitorKinds,
     PowerSample,
+    RecordedSearchEvent,
     Trial,
     TrialOrigin,
     TrialStatus,
@@ -73,7 +73,7 @@ class Recorder(Protocol):
     def save_samples(self, trial: Trial, samples: Sequence[PowerSample]) -> None:
         """Saves the samples of a trial's profile, in place of earlier ones."""
 
-    def add_search_event(self, event: JobEvent) -> None:
+    def add_search_event(self, event: RecordedSearchEvent) -> None:
         """Saves an event that the trials do not tell.
 
         A trial tells its dispatch and, once it has ended, its newest end.
@@ -349,7 +349,7 @@ class SearchEventOfBatchSize(BatchSizeChanged):
     number: int = 0
 
     def save(self, rows: Recorder) -> None:
-        rows.add_search_event(JobEvent(self.number, self.kind, self.batch_size))
+        rows.add_search_event(RecordedSearchEvent(self.number, self.kind, self.batch_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,7 +610,7 @@ class EpochReported(SearchEventOfTrial):
     def save(self, rows: Recorder) -> None:
         rows.add_measurement(self.trial)
         if self.number:
-            rows.add_search_event(JobEvent(self.number, self.kind, self.trial.batch_size, self.trial))
+            rows.add_search_event(RecordedSearchEvent(self.number, self.kind, self.trial.batch_size, self.trial))
 
     @classmethod
     def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:
@@ -764,8 +764,10 @@ class TrialRevived(SearchEventOfTrial):
 
     def save(self, rows: Recorder) -> None:
         before = self.ended
-        rows.add_search_event(JobEvent(before.end_event or 0, event_of_end(before).kind, before.batch_size, before))
-        rows.add_search_event(JobEvent(self.number, self.kind, before.batch_size, before))
+        rows.add_search_event(
+            RecordedSearchEvent(before.end_event or 0, event_of_end(before).kind, before.batch_size, before)
+        )
+        rows.add_search_event(RecordedSearchEvent(self.number, self.kind, before.batch_size, before))
         rows.save_trial(self.trial)
 
     @classmethod
@@ -840,7 +842,7 @@ SearchEvent: TypeAlias = SearchEventOfTrial | SearchEventOfBatchSize
 """What the search of a job follows from: the policies observe these events, and again when a search is rebuilt."""
 
 
-def event_of_row(spec: JobSpec, row: JobEvent) -> SearchEvent:
+def event_of_row(spec: JobSpec, row: RecordedSearchEvent) -> SearchEvent:
     """Returns the event that a row of a job tells, as far as a policy needs it."""
     event = EVENTS[row.kind]
     if row.trial is not None and issubclass(event, SearchEventOfTrial):

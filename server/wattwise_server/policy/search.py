@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from wattwise_server.domain import Job, JobEvent, Search
+from wattwise_server.domain import Job, RecordedSearchEvent, Search
 from wattwise_server.events import SearchEvent, SearchEventOfBatchSize, TrialStarted, event_of_row
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -13,10 +13,10 @@ from wattwise_server.policy.registry import POLICIES
 
 def job_after(job: Job, event: SearchEvent) -> Job:
     """Returns the job after its next event."""
-    return replace(job, num_events=job.num_events + 1, search=_searched(job, job.search, event))
+    return replace(job, num_search_events=job.num_search_events + 1, search=_searched(job, job.search, event))
 
 
-def rebuild_search(job: Job, rows: Iterable[JobEvent]) -> Search:
+def rebuild_search(job: Job, rows: Iterable[RecordedSearchEvent]) -> Search:
     """Rebuilds the search that follows from the events of a job under its policy.
 
     Takes about a millisecond for each trial, so long jobs are rebuilt in a thread.

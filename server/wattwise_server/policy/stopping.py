@@ -29,8 +29,8 @@ def bound_of(job: Job, trial: Trial) -> float | None:
     return POLICIES[job.spec.policy].bound(job.spec, job.search, trial.batch_size)
 
 
-def is_best_known(job: Job) -> bool:
-    """Returns whether a trial that the search gave no bound has none because its batch size is the best known one."""
+def has_best_known(job: Job) -> bool:
+    """Returns whether a batch size has reached the target; then a trial of the search without a bound has the best."""
     return job.search.min_cost is not None
 
 
@@ -67,10 +67,10 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
     if trial.last is not None:
         return with_verdict(job, trial, judge(job.spec, bound, trial.last))
     interval = job.spec.heartbeat_interval
-    return trial._replace(cost_bound=bound, best_known=is_best_known(job), heartbeat_interval=interval)
+    return trial._replace(cost_bound=bound, best_known=has_best_known(job), heartbeat_interval=interval)
 
 
 def with_verdict(job: Job, trial: Trial, verdict: Verdict) -> Trial:
     """Returns a running trial with its current cost and bound, which the verdict about its newest measurement has."""
     interval = job.spec.heartbeat_interval
-    return trial.with_current(verdict.cost, verdict.bound, verdict.target_reached, is_best_known(job), interval)
+    return trial.with_current(verdict.cost, verdict.bound, verdict.target_reached, has_best_known(job), interval)

@@ -228,7 +228,7 @@ class JobVersion(NamedTuple):
 
     Attributes:
         key: The job's key.
-        num_events: Its events so far: the statistics change with them.
+        num_search_events: Its events so far: the statistics change with them.
         reset_after: Trials up to this number do not count.
         excluded: The numbers of its excluded trials, ascending.
         policy: Its policy, with its parameters if a person has changed it.
@@ -242,7 +242,7 @@ class JobVersion(NamedTuple):
     """
 
     key: int
-    num_events: int
+    num_search_events: int
     reset_after: int
     excluded: tuple[int, ...]
     policy: str

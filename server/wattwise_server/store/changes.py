@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
-from wattwise_server.domain import Arm, Job, JobEvent, Measurement, PowerLimitState, PowerSample, RecordedEvent, Trial
+from wattwise_server.domain import (
+    Arm,
+    Job,
+    Measurement,
+    PowerLimitState,
+    PowerSample,
+    RecordedEvent,
+    RecordedSearchEvent,
+    Trial,
+)
 from wattwise_server.store.columns import to_micros
 from wattwise_server.store.tables import (
     ARM,
@@ -16,7 +25,6 @@ from wattwise_server.store.tables import (
     EVENT,
     EVENTS,
     JOB,
-    JOB_EVENT,
     JOBS,
     LAUNCH,
     LAUNCHES,
@@ -28,6 +36,7 @@ from wattwise_server.store.tables import (
     REGISTRATION,
     SAMPLES,
     SEARCH,
+    SEARCH_EVENT,
     SEARCH_EVENTS,
     SPEC,
     TRIAL,
@@ -201,9 +210,9 @@ def save_samples(key: int, trial: Trial, samples: Sequence[PowerSample]) -> Put:
     return Put(POWER_SAMPLES, (key, trial.number, *SAMPLES.write(samples)))
 
 
-def add_search_event(key: int, event: JobEvent) -> Put:
+def add_search_event(key: int, event: RecordedSearchEvent) -> Put:
     """Saves an event that the trials do not tell."""
-    return Put(SEARCH_EVENTS, (key, *JOB_EVENT.write(event)))
+    return Put(SEARCH_EVENTS, (key, *SEARCH_EVENT.write(event)))
 
 
 def add_event(event: RecordedEvent) -> Put:

@@ -16,12 +16,12 @@ from typing import NamedTuple
 from wattwise_server.domain import (
     Arm,
     Job,
-    JobEvent,
     ListedJob,
     Measurement,
     MetricSpan,
     Observation,
     PowerSample,
+    RecordedSearchEvent,
     Trial,
 )
 from wattwise_server.errors import StorageUnavailableError
@@ -390,7 +390,7 @@ class Reads(ABC):
     async def _count(self, query: Query) -> int:
         return int((await self._slowly(query.sql, *query.parameters))[0]["found"])
 
-    async def search_events(self, job_id: str, key: int) -> Sequence[JobEvent]:
+    async def search_events(self, job_id: str, key: int) -> Sequence[RecordedSearchEvent]:
         """Returns all events of a job in their order."""
         trials = await self._all(f"{self._trials_sql} WHERE t.job_key = $1", key)
         rows = await self._all("SELECT * FROM search_events WHERE job_key = $1 ORDER BY number", key)

@@ -11,7 +11,6 @@ from wattwise_server.domain import (
     Activity,
     Arm,
     Job,
-    JobEvent,
     Launch,
     ListedJob,
     Measurement,
@@ -19,6 +18,7 @@ from wattwise_server.domain import (
     PowerSample,
     PruningGtsTrial,
     RecordedEvent,
+    RecordedSearchEvent,
     Search,
     Trial,
     undecided,
@@ -102,7 +102,7 @@ def read_event(row: Row) -> RecordedEvent:
     return EVENT.read(row)
 
 
-def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[JobEvent]:
+def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[RecordedSearchEvent]:
     """Returns all events of a job in their order, from its rows of trials and of events."""
     by_number = {row["trial_number"]: read_trial(row, job_id) for row in trials}
     found, first_roles = [], dict[int, PruningGtsTrial | None]()
@@ -111,12 +111,12 @@ def read_search_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) 
         if trial is not None:
             trial = _at_event(trial, row)
             first_roles.setdefault(trial.number, trial.policy_role)
-        found.append(JobEvent(row["number"], row["kind"], row["batch_size"], trial))
+        found.append(RecordedSearchEvent(row["number"], row["kind"], row["batch_size"], trial))
     for trial in by_number.values():
         dispatched = trial.renew(None, None)._replace(policy_role=first_roles.get(trial.number, trial.policy_role))
-        found.append(JobEvent(trial.dispatch_event, TrialDispatched.kind, trial.batch_size, dispatched))
+        found.append(RecordedSearchEvent(trial.dispatch_event, TrialDispatched.kind, trial.batch_size, dispatched))
         if trial.end_event is not None:
-            found.append(JobEvent(trial.end_event, event_of_end(trial).kind, trial.batch_size, trial))
+            found.append(RecordedSearchEvent(trial.end_event, event_of_end(trial).kind, trial.batch_size, trial))
     found.sort(key=lambda event: event.number)  # pragma: no mutate: the number comes first in an event
     return found
 

@@ -17,7 +17,6 @@ from wattwise_server.domain import (
     Arm,
     GpuGroup,
     Job,
-    JobEvent,
     JobSpec,
     Launch,
     Measurement,
@@ -26,6 +25,7 @@ from wattwise_server.domain import (
     ProfileResult,
     PruningGtsTrial,
     RecordedEvent,
+    RecordedSearchEvent,
     Search,
     Trial,
 )
@@ -176,8 +176,8 @@ TRIAL_AT_EVENT = record_of(
     _POLICY_ROLE,
     only=("number", "policy_role", "end_reason", "cost", "last"),
 )
-JOB_EVENT = record_of(JobEvent, Nested("trial", TRIAL_AT_EVENT))
-SEARCH_EVENTS = Table("search_events", (*_OF_JOB, JOB_EVENT.columns[0]), (*_OF_JOB, *JOB_EVENT.columns))
+SEARCH_EVENT = record_of(RecordedSearchEvent, Nested("trial", TRIAL_AT_EVENT))
+SEARCH_EVENTS = Table("search_events", (*_OF_JOB, SEARCH_EVENT.columns[0]), (*_OF_JOB, *SEARCH_EVENT.columns))
 EVENT = record_of(RecordedEvent)
 EVENTS = _table("events", (), EVENT)
 _DELETION = (*_texts("job_id", "launch_id"), *_integers("create_time"))

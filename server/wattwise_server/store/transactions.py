@@ -28,11 +28,11 @@ from wattwise_server.clock import Clock
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
     Job,
-    JobEvent,
     Measurement,
     MetricSpan,
     PowerSample,
     RecordedEvent,
+    RecordedSearchEvent,
     Trial,
     TrialId,
 )
@@ -577,14 +577,14 @@ class Transaction:
         """Saves the trial's lease."""
         self.trials[trial.number] = trial
 
-    def add_search_event(self, event: JobEvent) -> None:
+    def add_search_event(self, event: RecordedSearchEvent) -> None:
         """Saves an event that the trials do not tell.
 
         A trial tells its dispatch and, once it has ended, its newest end.
         """
         self.changes.append(changes.add_search_event(self.key, event))
 
-    async def search_events(self) -> Sequence[JobEvent]:
+    async def search_events(self) -> Sequence[RecordedSearchEvent]:
         """Returns all events of the job in their order, without what this block has saved."""
         await self.cached.durable()
         return await self.store.reads.search_events(self.job_id, self.key)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Job, JobEvent, Trial, TrialId
+from wattwise_server.domain import Job, RecordedSearchEvent, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
 from wattwise_server.events import (
     BaselineRequested,
@@ -107,14 +107,14 @@ class Control:
             if job.search.arm(batch_size).banned is banned:
                 return job
             if not banned:
-                unbanned = BatchSizeUnbanned(job.spec, batch_size, job.num_events + 1)
+                unbanned = BatchSizeUnbanned(job.spec, batch_size, job.num_search_events + 1)
                 return _record(tx, job_after(job, unbanned), unbanned)
             if not any(arm.batch_size != batch_size for arm in job.search.available):
                 why = f"{batch_size} is the last available batch size; unban or readmit another one first"
                 raise NotPossibleNowError(job_id, why)
             if job.spec.default_batch_size == batch_size:
                 job = replace(job, baseline_requested=False)
-            event = BatchSizeBanned(job.spec, batch_size, job.num_events + 1)
+            event = BatchSizeBanned(job.spec, batch_size, job.num_search_events + 1)
             return _record(tx, job_after(job, event), event)
 
     @retried
@@ -131,7 +131,7 @@ class Control:
             job, repeated = _with_request(_find_with(tx, job_id, batch_size), f"readmit {batch_size}", request_id)
             if repeated:
                 return job
-            event = BatchSizeReadmitted(job.spec, batch_size, job.num_events + 1)
+            event = BatchSizeReadmitted(job.spec, batch_size, job.num_search_events + 1)
             readmitted = job_after(job, event)
             if readmitted.search == job.search:
                 tx.record(job)
@@ -254,17 +254,17 @@ def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
     return job
 
 
-async def _with_rebuilt_search(job: Job, events: Sequence[JobEvent]) -> Job:
+async def _with_rebuilt_search(job: Job, events: Sequence[RecordedSearchEvent]) -> Job:
     # Other jobs' calls go on meanwhile; those of this job wait for its lock.
     return replace(job, search=await asyncio.to_thread(rebuild_search, job, events))
 
 
-def _trials(events: Sequence[JobEvent]) -> Iterable[Trial]:
+def _trials(events: Sequence[RecordedSearchEvent]) -> Iterable[Trial]:
     """Returns every trial, once."""
     return (event.trial for event in events if event.trial and event.kind == TrialDispatched.kind)
 
 
-def _with_excluded(event: JobEvent, changed: Trial) -> JobEvent:
+def _with_excluded(event: RecordedSearchEvent, changed: Trial) -> RecordedSearchEvent:
     if event.trial is None or event.trial.number != changed.number:
         return event
     return event._replace(trial=event.trial._replace(excluded=changed.excluded))

@@ -170,7 +170,7 @@ def _created(job: Job, imported: ImportedTrial, epochs: int, now: datetime) -> P
         start,
         imported.launch_id,
         excluded=start is not None and job.reset_time is not None and start < job.reset_time,
-        dispatch_event=job.num_events + 1,
+        dispatch_event=job.num_search_events + 1,
         launch=Launch(token_id=caller_token()),
     )
     event = TrialImported(trial, epochs)

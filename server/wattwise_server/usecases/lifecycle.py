@@ -34,7 +34,7 @@ from wattwise_server.events import (
 )
 from wattwise_server.policy.failures import state
 from wattwise_server.policy.search import job_after
-from wattwise_server.policy.stopping import Verdict, bound_of, is_best_known, judge, with_current_cost
+from wattwise_server.policy.stopping import Verdict, bound_of, has_best_known, judge, with_current_cost
 from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.changes import new_changes, with_change_warnings
 from wattwise_server.usecases.monitors import with_monitor
@@ -71,7 +71,7 @@ def revive(progress: Progress, now: datetime) -> Progress:
     """Revives a lost trial that reports again, or one that resumes from a checkpoint."""
     job, before, events = progress
     trial = before.renew(before.last, job.spec.lease_expiry(now))
-    event = TrialRevived(trial, before, job.num_events + 1)
+    event = TrialRevived(trial, before, job.num_search_events + 1)
     job = job_after(job, event)
     if trial.policy_role and trial.role is PruningGtsRole.EXPLORATION and job.search.exploring != trial.number:
         trial = trial._replace(policy_role=trial.policy_role._replace(role=PruningGtsRole.CONCURRENT))
@@ -106,7 +106,7 @@ def decide(progress: Progress, verdict: Verdict, now: datetime) -> Progress:
         converged=verdict.converged,
         target_reached=verdict.target_reached,
         observation=place,
-        best_known=is_best_known(job),
+        best_known=has_best_known(job),
     )
     return _with_end(progress, replace(job, num_observations=place or job.num_observations), trial)
 
@@ -257,5 +257,5 @@ def _ended(job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None
         end_time=end_time,
         lease_expire_time=None,
         heartbeat_interval=None,
-        end_event=job.num_events + 1,
+        end_event=job.num_search_events + 1,
     )

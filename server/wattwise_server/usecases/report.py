@@ -127,7 +127,7 @@ def with_epoch(progress: Progress, trial: Trial, before: Measurement | None) -> 
     job, _, events = progress
     event = EpochReported(trial, job.spec, before)
     if POLICIES[job.spec.policy].watches_epochs:
-        event = replace(event, number=job.num_events + 1)
+        event = replace(event, number=job.num_search_events + 1)
         job = job_after(job, event)
     return Progress(job, trial, (*events, event))
 

@@ -223,7 +223,7 @@ class _Kept(Generic[Answer]):
         return _deciding(self.version) == _deciding(version)
 
 
-_deciding = attrgetter("key", "num_events", "reset_after", "excluded", "policy")
+_deciding = attrgetter("key", "num_search_events", "reset_after", "excluded", "policy")
 
 
 class Statistics:

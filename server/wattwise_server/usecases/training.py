@@ -193,7 +193,7 @@ class Training:
             now,
             launch_id,
             lease_expire_time=job.spec.lease_expiry(now),
-            dispatch_event=job.num_events + 1,
+            dispatch_event=job.num_search_events + 1,
             launch=Launch(choice.reason, tuple(sorted(labels.items())), caller_token()),
         )
         # The default batch size is a baseline, whoever chose it.

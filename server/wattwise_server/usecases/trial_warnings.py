@@ -10,10 +10,10 @@ from wattwise_server.cost import with_unit
 from wattwise_server.domain import (
     EndReason,
     Job,
-    JobEvent,
     JobSpec,
     Measurement,
     MetricSpan,
+    RecordedSearchEvent,
     Trial,
     TrialOrigin,
     TrialWarning,
@@ -56,7 +56,7 @@ def is_cheapest(job: Job, cost: float) -> bool:
     return job.search.min_cost is not None and cost < job.search.min_cost
 
 
-def of_perfect_delivery(job: Job, trial: Trial, events: Iterable[JobEvent]) -> TrialWarning | None:
+def of_perfect_delivery(job: Job, trial: Trial, events: Iterable[RecordedSearchEvent]) -> TrialWarning | None:
     """Returns the warning of a perfect metric in a trial's first epoch, if the job's other deliveries took longer."""
     others = [event.trial for event in events if event.trial and event.kind == TrialDecided.kind]
     epochs = [

@@ -17,7 +17,6 @@ from wattwise_server.domain import (
     EnergyQuality,
     GpuGroup,
     Job,
-    JobEvent,
     JobSpec,
     Launch,
     Measurement,
@@ -30,6 +29,7 @@ from wattwise_server.domain import (
     ProfileResult,
     PruningGtsRole,
     PruningGtsTrial,
+    RecordedSearchEvent,
     Trial,
     TrialId,
     TrialOrigin,
@@ -166,7 +166,7 @@ class StoreConformance(FigureTests):
         search = replace(job.search, arms=arms, **known)
         nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), EnergyQuality.PARTLY_ESTIMATED)
         changed: dict[str, Any] = {
-            "num_events": 7,
+            "num_search_events": 7,
             "num_observations": 5,
             "first_notes": "ü",
             "registered": job.spec,
@@ -281,10 +281,10 @@ class StoreConformance(FigureTests):
         async with opener() as store:
             await save_with_trial(store, "another")
             async with store.transaction("j") as tx:
-                tx.save_job(replace(with_trials(a_job(), 2), num_events=6))
-                tx.add_search_event(JobEvent(2, BatchSizeBanned.kind, 16))
-                tx.add_search_event(JobEvent(3, TrialLost.kind, 8, lost))
-                tx.add_search_event(JobEvent(4, TrialRevived.kind, 8, lost))
+                tx.save_job(replace(with_trials(a_job(), 2), num_search_events=6))
+                tx.add_search_event(RecordedSearchEvent(2, BatchSizeBanned.kind, 16))
+                tx.add_search_event(RecordedSearchEvent(3, TrialLost.kind, 8, lost))
+                tx.add_search_event(RecordedSearchEvent(4, TrialRevived.kind, 8, lost))
                 tx.save_trial(ended)
                 tx.save_trial(a_trial(2, dispatch_event=5))
         async with opener() as store, store.transaction("j") as tx:
@@ -710,11 +710,11 @@ class StoreConformance(FigureTests):
         async with opener() as store, store.transaction("j") as tx:
             tx.record(registered, JobRegistered(registered.spec))
             tx.record(job, *events)
-            tx.record(replace(job, num_events=2), BatchSizeBanned(job.spec, 16, 2))
+            tx.record(replace(job, num_search_events=2), BatchSizeBanned(job.spec, 16, 2))
         async with opener() as store:
             async with store.transaction("j") as tx:
                 saved, measurements, rows = await tx.trial(1), await tx.measurements(1), await tx.search_events()
-                assert (tx.job and tx.job.num_events, saved and saved.last) == (2, measured.last)
+                assert (tx.job and tx.job.num_search_events, saved and saved.last) == (2, measured.last)
                 assert list(measurements) == [measured.last]
                 assert [row.kind for row in rows] == [TrialDispatched.kind, BatchSizeBanned.kind]
                 tx.record(None, JobDeleted(job.spec, 1, 1))

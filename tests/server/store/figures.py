@@ -59,7 +59,7 @@ def figured_job(job_id: str = "j", *, num_trials: int = 0, reset_after: int = 0)
     """A job of two GPUs that was registered at the beginning; its default batch size is 8."""
     spec = JobSpec(job_id, (8, 16), 8, GpuGroup("Test GPU", 2, 50.0), 0.5, True, job_id, eta_knob=0.5)
     search = replace(POLICIES[spec.policy].register(spec, ()), num_trials=num_trials)
-    return Job(spec, search, BEGIN, num_events=num_trials, reset_after=reset_after)
+    return Job(spec, search, BEGIN, num_search_events=num_trials, reset_after=reset_after)
 
 
 def ended_trial(

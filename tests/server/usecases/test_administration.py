@@ -428,7 +428,7 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     listed = [each.trial.trial for each in paged if each.trial is not None]
     assert [(each.cost, each.cost_bound) for each in listed] == [(30.0, None), (20.0, 60.0)]
     job = await site.administration.job("j")
-    assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
+    assert (job.num_trials, job.num_observations, job.num_search_events) == (2, 1, 3)
     shown = (await site.administration.trial(running.key)).trial
     epochs = await site.administration.measurements(running.key, 0, 10, newest_first=False)
     assert (shown.trial.cost, shown.trial.cost_bound, len(epochs)) == (20.0, 60.0, 2)

@@ -109,7 +109,7 @@ class Site:
         async with self.store.transaction("j") as tx:
             assert tx.job is not None
             events = await tx.search_events()
-            assert [event.number for event in events] == list(range(1, tx.job.num_events + 1))
+            assert [event.number for event in events] == list(range(1, tx.job.num_search_events + 1))
             return rebuild_search(tx.job, events)
 
     async def lose_silent_trials(self) -> None:
@@ -211,7 +211,7 @@ def test_change_without_effect_writes_nothing(tmp_path: Path, change: Callable[[
             assert await change(site.control) is before
             assert await site.job() is before
             async with site.store.transaction("j") as tx:
-                assert len(await tx.search_events()) == before.num_events
+                assert len(await tx.search_events()) == before.num_search_events
 
     asyncio.run(run())
 
@@ -499,7 +499,7 @@ def test_changed_policy_knows_the_trials(tmp_path: Path, policy: str) -> None:
                 assert [arm.num_decided for arm in job.search.arms] == [arm.num_decided for arm in before.search.arms]
                 await site.next()
             async with site.store.transaction("j") as tx:
-                assert len(await tx.search_events()) == before.num_events + len(POLICIES)
+                assert len(await tx.search_events()) == before.num_search_events + len(POLICIES)
             job = await site.control.set_policy("j", {"policy": policy})
             assert job.registered is None
         async with site.opened():

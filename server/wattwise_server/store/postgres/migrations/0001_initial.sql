@@ -45,7 +45,7 @@ CREATE TABLE jobs (
     best_known_cost double precision,           -- expected, in joules
     notes text NOT NULL,                        -- what only the policy knows
     first_notes text NOT NULL,                  -- before the first trial; empty: they do not depend on other jobs
-    num_events bigint NOT NULL,
+    num_search_events bigint NOT NULL,
     -- Where the energy of the newest results comes from, and that of earlier ones if it differs.
     monitor_kinds text NOT NULL,                -- JSON, in the order in which they were first used
     monitor_quality text NOT NULL,

@@ -41,7 +41,7 @@ CREATE TABLE jobs (
     best_known_cost REAL,                   -- expected, in joules
     notes TEXT NOT NULL,                    -- what only the policy knows
     first_notes TEXT NOT NULL,              -- before the first trial; empty: they do not depend on other jobs
-    num_events INTEGER NOT NULL,
+    num_search_events INTEGER NOT NULL,
     -- Where the energy of the newest results comes from, and that of earlier ones if it differs.
     monitor_kinds TEXT NOT NULL,            -- JSON, in the order in which they were first used
     monitor_quality TEXT NOT NULL,
