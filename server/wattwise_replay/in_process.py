@@ -9,7 +9,7 @@ from itertools import count
 
 from wattwise import JobSpec, v1
 from wattwise_server.cost import cost
-from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin, TrialStatus, undecided
+from wattwise_server.domain import Measurement, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.events import EpochReported, SearchEvent, TrialDecided, TrialDispatched, event_of_end
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy
@@ -38,6 +38,11 @@ class InProcess:
         variant: A policy by its name, instead of the one that the job names.
         priors: The jobs of `prior_job_ids`.
 
+    Attributes:
+        spec: The resolved configuration.
+        search: The state of the search.
+        ended: The trials that were decided, in their order.
+
     Raises:
         ReplayError: the server would refuse the job; or, from every method, the policy fails.
     """
@@ -52,52 +57,47 @@ class InProcess:
     ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
-            self._spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job.to_proto())), policies)
+            self.spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job.to_proto())), policies)
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
-        self._policy = Guarded(*variant) if variant else policies[self._spec.policy]
+        self._policy = Guarded(*variant) if variant else policies[self.spec.policy]
         known = [prior_of(each.beliefs, each.ended) for each in priors]
-        self._search = self._policy.register(self._spec, known)
+        self.search = self._policy.register(self.spec, known)
         self.ended: list[Trial] = []
         self._running: dict[int, Trial] = {}
         self._number = 0
         self._observations = 0
 
     @property
-    def search(self) -> Search:
-        """The state of the search."""
-        return self._search
-
-    @property
     def beliefs(self) -> Sequence[ArmBelief]:
         """The belief of the policy, by batch size."""
-        return self._policy.belief(self._spec, self._search)
+        return self._policy.belief(self.spec, self.search)
 
     def bound(self, batch_size: int) -> float | None:
         """Returns the cost at which a trial of this batch size is stopped now."""
-        return self._policy.bound(self._spec, self._search, batch_size)
+        return self._policy.bound(self.spec, self.search, batch_size)
 
     def upcoming(self) -> Choice | None:
         """Returns the choice that `dispatch` would make now; None if no batch size is left."""
         number = self._number + 1
-        choice = self._policy.next(self._spec, self._search, number, generator(self._spec, number))
+        choice = self._policy.next(self.spec, self.search, number, generator(self.spec, number))
         return None if isinstance(choice, Exhausted) else choice
 
     def dispatch(self) -> Dispatch:
         """Returns the policy's choice."""
         choice = self.upcoming()
         if choice is None:
-            raise ExhaustedError(no_batch_size_left(self._spec.max_epochs))
+            raise ExhaustedError(no_batch_size_left(self.spec.max_epochs))
         return self._dispatched(choice)
 
     def dispatch_baseline(self) -> Dispatch:
         """Returns the default batch size, as for a person who requests a baseline."""
-        return self._dispatched(Choice(self._spec.default_batch_size, "requested", TrialOrigin.REQUESTED))
+        return self._dispatched(Choice(self.spec.default_batch_size, "requested", TrialOrigin.REQUESTED))
 
     def _dispatched(self, choice: Choice) -> Dispatch:
         number = self._number + 1
         trial = Trial(
-            self._spec.job_id, number, choice.batch_size, choice.origin, choice.policy_role, _TIME, str(number)
+            self.spec.job_id, number, choice.batch_size, choice.origin, choice.policy_role, _TIME, str(number)
         )
         self._observe(TrialDispatched(trial))
         self._running[number] = trial
@@ -146,10 +146,10 @@ class InProcess:
         if not until:
             return None
         for epoch in count(1 if watches else int(min(self._first_that_may_end(trial, epochs), until))):
-            measured = measurement(epochs, epoch, self._spec.target_metric)
+            measured = measurement(epochs, epoch, self.spec.target_metric)
             if watches:
-                self._observe(EpochReported(self._running[trial.number]._replace(last=measured), self._spec))
-            verdict = judge(self._spec, self._bound_of(trial), measured)
+                self._observe(EpochReported(self._running[trial.number]._replace(last=measured), self.spec))
+            verdict = judge(self.spec, self._bound_of(trial), measured)
             if verdict.end_reason is not None or epoch == until:
                 return measured, verdict
         raise AssertionError("count never ends")
@@ -160,14 +160,14 @@ class InProcess:
         return None if requested else self.bound(trial.batch_size)
 
     def _observe(self, event: SearchEvent) -> None:
-        self._search = observe(self._policy, self._spec, self._search, event)
+        self.search = observe(self._policy, self.spec, self.search, event)
 
     def _first_that_may_end(self, trial: Dispatch, epochs: TrialCourse) -> int:
-        first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)
+        first = min(epochs.target_epoch or self.spec.max_epochs, self.spec.max_epochs)
         bound = self._bound_of(trial)
         if bound is None:
             return first
-        affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))
+        affordable = int(bound / cost(self.spec, epochs.joules, epochs.seconds))
         # One less, because the division may round differently from the sums over the epochs.
         return max(1, min(first, affordable - 1))
 

@@ -68,8 +68,9 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
     steps = (judge(spec, bound, measurement(epochs, epoch, 0.9)) for epoch in itertools.count(1))
     first = next(epoch for epoch, verdict in enumerate(steps, 1) if verdict.end_reason is not None)
     engine = InProcess(job(workload(1), eta=eta, beta=beta))
-    engine._spec = spec  # noqa: SLF001 - any bound, without the trials that lead to it
-    engine._search = replace(engine.search, min_cost=min_cost, min_cost_batch_size=0)  # noqa: SLF001 - likewise
+    engine.spec = spec
+    # Any bound, without the trials that lead to it.
+    engine.search = replace(engine.search, min_cost=min_cost, min_cost_batch_size=0)
     assert engine.run(engine.dispatch(), epochs).epochs == first
 
 

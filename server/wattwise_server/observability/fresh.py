@@ -20,10 +20,10 @@ T = TypeVar("T")
 _LEAST_PAUSE_SECONDS = 0.5
 _MOST_PAUSE_SECONDS = 60.0
 _PAUSE = 19
-"""Times as long as a computation took nothing is computed after it: at most a twentieth of the time is spent on it."""
+"""The pause after a computation is so many times as long: at most a twentieth of the time is spent on it."""
 
 _PATIENCE_SECONDS = 3.0
-"""How long who asks waits for a new value. Prometheus waits 10 s for all metrics."""
+"""How long a caller waits for a new value. Prometheus waits 10 s for all metrics."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,10 @@ class Fresh(Generic[T]):
         with suppress(futures.TimeoutError, futures.CancelledError):
             if not self._closed:
                 asyncio.run_coroutine_threadsafe(self._refreshed(), self._loop).result(_PATIENCE_SECONDS)
-        known = self._known
-        return None if known is None else Computed(known[0], max(0.0, self._loop.time() - known[1]))
+        if self._known is None:
+            return None
+        value, began = self._known
+        return Computed(value, max(0.0, self._loop.time() - began))
 
     async def close(self) -> None:
         """Computes nothing any more."""
@@ -75,7 +77,7 @@ class Fresh(Generic[T]):
             if self._closed or self._loop.time() < self.due:
                 return
             self._computing = asyncio.create_task(self._refresh(), name=f"wattwise: {self._what}")
-        # Who asked may give up; the others wait on.
+        # One caller may give up; the others wait on.
         await asyncio.wait({self._computing})
 
     async def _refresh(self) -> None:

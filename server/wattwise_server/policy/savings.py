@@ -57,7 +57,7 @@ LEAST_RUNS = 3
 """Trials of the default without which nothing is claimed: of two, nobody can tell which one is unusual."""
 
 EXPLORING_LAUNCHES = 10
-"""Up to so many launches a job usually costs more than its default would: it tries batch sizes for the first time."""
+"""The number of launches in which a job usually costs more than its default would, since it tries batch sizes."""
 
 _FURTHER_RUNS = 20
 _FURTHER_LAUNCHES = 1000

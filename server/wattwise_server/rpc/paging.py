@@ -31,7 +31,7 @@ ListRequest: TypeAlias = (
 USUAL_PAGE = 50
 LARGEST_PAGE = 1000
 USUAL_MEASUREMENTS, MOST_MEASUREMENTS = 1_000, 10_000
-"""On a page."""
+"""The number of measurements on a page: the usual one and the largest one."""
 PAGE_BYTES = 2 * 1024 * 1024
 """The size of a page or of a message of a watch. With one more item it stays below the 4 MiB that clients accept."""
 _ITEM_BYTES = 5
@@ -43,7 +43,7 @@ EVENTS_AT_A_TIME = 100
 """An event with the longest ids takes a few kB."""
 MEASUREMENTS_AT_A_TIME = 1_000
 _SHOWN_AT_A_STRETCH = 100
-"""So many that other calls need not wait long."""
+"""The number of items after which other calls get their turn."""
 
 Item = TypeVar("Item")
 Behind = TypeVar("Behind")

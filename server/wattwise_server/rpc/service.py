@@ -268,7 +268,7 @@ class JobReaderService(v1.JobReaderServicer):
     async def GetJobStatistics(
         self, request: v1.GetJobStatisticsRequest, context: Context
     ) -> v1.GetJobStatisticsResponse:
-        """Returns the figures of a job."""
+        """Returns the statistics of a job."""
         statistics = await self._statistics.job(request.job_id)
         return v1.GetJobStatisticsResponse(statistics=answers.message(v1.JobStatistics, statistics))
 
@@ -323,7 +323,7 @@ class JobReaderService(v1.JobReaderServicer):
         )
 
     async def GetTotals(self, request: v1.GetTotalsRequest, context: Context) -> v1.GetTotalsResponse:
-        """Returns the figures of several jobs."""
+        """Returns the totals of several jobs."""
         totals = await self._statistics.totals(request.job_id_prefix)
         return v1.GetTotalsResponse(totals=answers.message(v1.Totals, totals))
 

@@ -19,7 +19,7 @@ from wattwise_server.usecases.training import Training
 
 _RETRY_SECONDS = 1.0
 _WATCH_SECONDS = 0.1
-"""Between two states of a watch: as fast as a person can follow."""
+"""The pause between two states of a watch: as fast as a person can follow."""
 
 _STATES_PER_SECOND = 50
 """The limit of all watches of one caller: the state of a job with many batch sizes takes milliseconds."""
@@ -116,7 +116,7 @@ class WatchPace:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Counts one watch for the length of the block; what it gives waits until the watch may send again."""
+        """Counts one watch for the length of the block; yields a function that waits until the watch may send again."""
         call = current_call.get()
         caller = (call.token_id or call.host) if call is not None else ""
 

@@ -23,12 +23,12 @@ PRUNE_MEASUREMENTS = """
     DELETE FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch IN (
         SELECT epoch FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch <= $3 ORDER BY epoch LIMIT $4)
 """
-"""With the values of a `PruneMeasurements`."""
+"""The statement of a `PruneMeasurements`, whose values are the parameters."""
 
 PRUNE_EVENTS = """
     DELETE FROM events WHERE entry IN (SELECT entry FROM events WHERE time < $1 ORDER BY time LIMIT $2)
 """
-"""With the values of a `PruneEvents`."""
+"""The statement of a `PruneEvents`, whose values are the parameters."""
 
 Prune = Callable[[Sequence[PruneMeasurements]], Awaitable[None]]
 """Commits all of them."""

@@ -27,7 +27,7 @@ from wattwise_server.usecases.lifecycle import deletion_events
 from wattwise_server.usecases.retries import retried
 
 _PREVIEW_SAMPLES = 200
-"""So that a share of one half is off by 0.1 once in two hundred previews."""
+"""Calls of the policy: a share of one half is off by 0.1 once in two hundred previews."""
 
 _FOLLOWED = 1_000
 """Trials that may start and end between two messages of a watch; of more, the rest are left out."""
@@ -79,7 +79,7 @@ def trial_view(job: Job, trial: Trial, recurrence: int | None = None) -> TrialVi
 
 
 class Administration:
-    """Every method may raise `StorageUnavailableError`."""
+    """The calls of operators that show, watch and delete. Every method may raise `StorageUnavailableError`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

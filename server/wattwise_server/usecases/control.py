@@ -41,9 +41,10 @@ _REMEMBERED_REQUESTS = 16
 
 
 class Control:
-    """Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job.
+    """The calls of operators that change a search.
 
-    One that asks for what is already so changes nothing, and saves at most the id of its request.
+    Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job. A call that asks
+    for what is already so changes nothing, and saves at most the id of its request.
     """
 
     def __init__(self, store: Store) -> None:

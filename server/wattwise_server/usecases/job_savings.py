@@ -142,14 +142,7 @@ def job_savings(
         every: All its trials that count.
         compared_from: The first trial that is compared; 0 if all are.
     """
-    default = version.default_batch_size
-    in_use = batch_size_in_use(
-        pinned=version.pinned,
-        best_known=version.best_known,
-        default=default,
-        available=version.available,
-        failing=version.failing,
-    )
+    default, in_use = version.default_batch_size, _batch_size_in_use(version)
     groups = [group for group in every if group.first_trial >= compared_from]
     # What doubtful deliveries cost is spent; whether they delivered a model is unknown.
     delivered = [group for group in groups if group.delivered and not group.doubtful]
@@ -197,6 +190,16 @@ def job_savings(
         compared_from_trial=compared_from or None,
         batch_size_in_use=in_use,
         num_in_use_trials=num_in_use,
+    )
+
+
+def _batch_size_in_use(version: JobVersion) -> int | None:
+    return batch_size_in_use(
+        pinned=version.pinned,
+        best_known=version.best_known,
+        default=version.default_batch_size,
+        available=version.available,
+        failing=version.failing,
     )
 
 

@@ -1,4 +1,4 @@
-"""The figures of jobs: what their trials took, and what they saved.
+"""The statistics of jobs: what their trials took, and what they saved.
 
 Values have the names of the messages' fields, which explain them. The store adds up the ended trials of a job once
 after each of its events, and the running ones at every call: first, so that a trial that ends meanwhile is counted
@@ -61,7 +61,7 @@ _JOBS_AT_A_STRETCH = 20
 """Jobs whose claims are computed before other calls get their turn: a few milliseconds."""
 
 MAX_RANGES = 1000
-"""Into which the trials of a job are divided."""
+"""The largest number of ranges into which the trials of a job are divided."""
 MONTHS = 12
 """Calendar months that a trend shows."""
 
@@ -182,7 +182,7 @@ class Course(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What the figures of a job are computed from."""
+    """What the statistics of a job are computed from."""
 
     job: Job
     version: JobVersion
@@ -192,7 +192,7 @@ class _Read(NamedTuple):
 
 
 class JobStatistics(NamedTuple):
-    """The figures of a job."""
+    """The statistics of a job."""
 
     trials: Sequence[TrialStatistics]
     num_deliveries: int
@@ -227,7 +227,7 @@ _deciding = attrgetter("key", "num_search_events", "reset_after", "excluded", "p
 
 
 class Statistics:
-    """Every method may raise `StorageUnavailableError`.
+    """The statistics of jobs. Every method may raise `StorageUnavailableError`.
 
     Args:
         store: The store.
@@ -245,7 +245,7 @@ class Statistics:
         self._answers: OrderedDict[tuple[object, ...], _Kept[Any]] = OrderedDict()
 
     async def job(self, job_id: str) -> JobStatistics:
-        """Returns the figures of a job.
+        """Returns the statistics of a job.
 
         Raises:
             JobNotFoundError: there is no such job.

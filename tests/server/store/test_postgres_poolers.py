@@ -132,7 +132,7 @@ async def test_pooler_that_keeps_sessions_is_used(
                     assert await connection.fetchval("SHOW statement_timeout") == "0"
                     assert await connection.fetchval("SHOW application_name") == "wattwise"
                 # A pooler knows its clients by numbers of its own.
-                assert first.saver._processes == [await writing.fetchval("SELECT pg_backend_pid()")]  # noqa: SLF001 - what is asked about after an outage
+                assert first.saver.processes == [await writing.fetchval("SELECT pg_backend_pid()")]
 
 
 async def test_old_version_is_named(postgres_server: PostgresServer, postgres_url: str, refusal: Refusal) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,6 +116,12 @@ async def test_storage_failure_fails_the_whole_group(tmp_path: Path, caplog: pyt
     assert "no such table" in logged.fields["cause"]  # type: ignore[attr-defined]
 
 
+def deleted(file: Path) -> list[str]:
+    """The ids of the jobs whose deletion a file remembers, ascending."""
+    with closing(sqlite3.connect(file)) as connection:
+        return [job_id for (job_id,) in connection.execute("SELECT job_id FROM deletions ORDER BY job_id")]
+
+
 async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> None:
     """What an owner submits after a submission that failed depends on it, and fails too, in this group or the next."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -129,8 +137,7 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
             with pytest.raises(StorageUnavailableError):
                 await submission.durable()
         await bystander.durable()
-        saved = await store.reads._all("SELECT job_id FROM deletions")  # noqa: SLF001 - no read lists them
-        assert [row["job_id"] for row in saved] == ["bystander"]
+        assert deleted(tmp_path / "wattwise.db") == ["bystander"]
 
 
 async def test_outdated_owner_ends_in_conflicts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -206,6 +213,5 @@ async def test_changes_beside_a_deletion_keep_their_order(tmp_path: Path) -> Non
         changes = [*first, delete_job(1, "j", now), *again, *kept, *gone, delete_job(4, "gone", now)]
         await store.writer.submit(Owner(), changes).durable()
         assert [each.position for each in await store.reads.jobs(JobList(), 0, 10)] == [2, 3]
-        saved = await store.reads._all("SELECT job_id FROM deletions ORDER BY job_id")  # noqa: SLF001 - no read lists them
-        assert [row["job_id"] for row in saved] == ["gone", "j"]
+        assert deleted(tmp_path / "wattwise.db") == ["gone", "j"]
     assert commits.failed == 0

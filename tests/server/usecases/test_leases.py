@@ -390,10 +390,10 @@ async def test_leases_go_with_their_job(tmp_path: Path) -> None:
     await site.training.next_trial("j", new_id())
     successor = (site.training.register(site_draft()), site.training.next_trial("j", new_id()))
     await asyncio.gather(site.administration.delete_job("j"), *successor)
-    assert len(site.store._leases) == 1  # noqa: SLF001 - those of jobs that are gone are passed over
+    assert len(site.store.leases) == 1
     site.now += timedelta(hours=2)
     await site.training.expire_leases()
     assert (await site.administration.trial(TrialId("j", trial_number=1))).trial.trial.end_reason is EndReason.LOST
     await site.administration.delete_job("j")
-    assert not site.store._leases  # noqa: SLF001 - likewise
+    assert not site.store.leases
     await site.close()

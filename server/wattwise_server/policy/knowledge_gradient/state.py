@@ -125,7 +125,7 @@ class Knowledge:
     def to_json(self) -> str:
         """Returns the state as text; floats keep every bit."""
         state = {"format": _FORMAT} | {name: getattr(self, name) for name in _NAMES}
-        state["changes"] = [(change.quantity.value, *change[1:]) for change in self.changes]
+        state["changes"] = [(quantity.value, *others) for quantity, *others in self.changes]
         state["news"] = [quantity.value for quantity in self.news]
         state["evidence"] = [_row(each) for each in self.evidence]
         state["prior"] = [_row(each) for each in self.prior]
@@ -194,10 +194,7 @@ def _sums(moments: Moments) -> tuple[float, ...]:
 
 
 def _evidence(row: Sequence[Any]) -> Evidence:
-    known = Evidence(*row)
-    return known._replace(
-        reached=tuple(known.reached),
-        missed=tuple(known.missed),
-        earlier=Moments(*row[2]),
-        epoch_cost=Moments(*row[6]),
-    )
+    known = dict(zip(Evidence._fields, row, strict=True))
+    known |= {name: tuple(known[name]) for name in ("reached", "missed")}
+    known |= {name: Moments(*known[name]) for name in ("earlier", "epoch_cost")}
+    return Evidence(**known)

@@ -74,6 +74,15 @@ class Notices:
     """Sends and receives notices, and polls.
 
     A server that does not hear one of the others polls every second: that one may be unable to send.
+
+    Attributes:
+        listener: What learns of changes.
+        connection: The connection that sends and receives; None before the first one.
+        lock: Held by a statement: a connection runs one at a time.
+        unsent: The notices that are not sent yet, by job.
+        sending: The task that sends them; None if all are sent, or if there is no connection.
+        pinged: The number of the newest message to itself.
+        heard: The number of the newest of these messages that has arrived.
     """
 
     def __init__(
@@ -95,14 +104,13 @@ class Notices:
         """
         self._connector = connector
         self._server = server
-        self._listener = listener
+        self.listener = listener
         self._versions = versions
         self._others = others
         self.connection: Connection | None = None
-        # A connection runs one statement at a time.
         self.lock = asyncio.Lock()
         self.unsent: dict[str, Notice] = {}
-        self._sending: asyncio.Task[None] | None = None
+        self.sending: asyncio.Task[None] | None = None
         self._looks, self.pinged, self.heard = 0, 0, 0
         self._heard_others: dict[int, float] = {}
         self._known: dict[str, int] = {}
@@ -115,8 +123,8 @@ class Notices:
     def publish(self, notice: Notice) -> None:
         """Tells the other servers, soon."""
         self._keep(notice)
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send())
+        if self.sending is None:
+            self.sending = asyncio.create_task(self._send())
 
     def _keep(self, notice: Notice) -> None:
         before = self.unsent.get(notice.job_id)
@@ -139,8 +147,8 @@ class Notices:
                     log_exception(log, "maintenance failed", error, work="follow the database")
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            if self._sending is not None:
-                self._sending.cancel()
+            if self.sending is not None:
+                self.sending.cancel()
             if self.connection is not None:
                 await hang_up(self.connection)
 
@@ -158,7 +166,7 @@ class Notices:
         if misses or self._looks % _POLLS_WITH_NOTICES == 0:
             await self.poll()
         if misses:
-            self._listener.missed_notices()
+            self.listener.missed_notices()
         await self.ping()
 
     def _misses_one(self) -> bool:
@@ -181,18 +189,18 @@ class Notices:
             if self.connection is not None:
                 self.connection.terminate()
             return
-        if self.unsent and self._sending is None:
-            self._sending = asyncio.create_task(self._send())
+        if self.unsent and self.sending is None:
+            self.sending = asyncio.create_task(self._send())
 
     async def poll(self) -> None:
         """Reads which of the followed jobs other servers have changed."""
-        followed = sorted(self._listener.followed())
+        followed = sorted(self.listener.followed())
         try:
             found = await self._versions(followed) if followed else {}
         except ServiceError:
             return
         # Since the question this server may have made newer versions itself.
-        ours = self._listener.followed()
+        ours = self.listener.followed()
         for job_id in followed:
             version, known = found.get(job_id, 0), ours.get(job_id)
             if known is None:
@@ -201,7 +209,7 @@ class Notices:
             else:
                 changed = version > known or (version == 0 and known > 0)
             if changed:
-                self._listener.notice(Notice(job_id, version, job=True, numbers=None))
+                self.listener.notice(Notice(job_id, version, job=True, numbers=None))
         self._known = {job_id: found.get(job_id, 0) for job_id in followed}
 
     async def ping(self) -> None:
@@ -222,7 +230,7 @@ class Notices:
                         return
                 await asyncio.sleep(_GATHER_SECONDS)
         finally:
-            self._sending = None
+            self.sending = None
 
     async def _notify(self, payload: str) -> bool:
         async with self.lock:
@@ -248,7 +256,7 @@ class Notices:
             self._heard_others[server] = monotonic()
             for each in rest:
                 if isinstance(each, list):
-                    self._listener.notice(Notice(*each))
+                    self.listener.notice(Notice(*each))
         except (ValueError, TypeError) as error:
             # Anybody who may connect to the database may send on the channel.
             log_event(log, logging.WARNING, "notice not understood", cause=str(error))

@@ -80,6 +80,7 @@ class Saver:
         others: The other servers that use the database, as of this one's newest note.
         on_reconnect: Called when another connection has replaced one that was lost.
         on_set_back: Called when the database's clock was set back.
+        processes: PostgreSQL's processes for this connection, and for those before it that were lost.
     """
 
     def __init__(self, connector: Connector, server: int, observer: Observer) -> None:
@@ -96,8 +97,7 @@ class Saver:
         self.connected = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
         self.why, self._summary = "", "it is away"
-        # PostgreSQL's processes for this connection, and for those before it that were lost.
-        self._processes: list[int] = []
+        self.processes: list[int] = []
         self._outage_logged = False
         self._closing = False
 
@@ -108,7 +108,7 @@ class Saver:
             DatabaseAwayError: the database may lose what it has committed.
         """
         await self._prepare(connection)
-        self._processes = [await _process(connection)]
+        self.processes = [await _process(connection)]
         self.connection = connection
         self.connected.set()
 
@@ -285,9 +285,9 @@ class Saver:
             connection = None
             try:
                 connection = await self.connector.connect()
-                self._processes.append(await _process(connection))
-                await self._outlast(connection, self._processes[:-1])
-                self._processes = self._processes[-1:]
+                self.processes.append(await _process(connection))
+                await self._outlast(connection, self.processes[:-1])
+                self.processes = self.processes[-1:]
                 await asyncio.wait_for(self._prepare(connection), _STALL_SECONDS)
             except BaseException as error:
                 if connection is not None:

@@ -26,7 +26,11 @@ _AWAY_MICROS = 5_000_000
 
 
 class SqliteStore(Store):
-    """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
+    """Jobs, trials and measurements in one file. Made by `store.open.open_store`.
+
+    Attributes:
+        leases: A heap of the leases of running trials: expiry, the job's id and key, and the trial's number.
+    """
 
     reads: SqliteReads
 
@@ -50,8 +54,7 @@ class SqliteStore(Store):
         writer.on_failure = self._grant_again
         self._keys = count(next_key)
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # Expiry, the job's id and key, and the trial's number.
-        self._leases: list[tuple[datetime, str, int, int]] = []
+        self.leases: list[tuple[datetime, str, int, int]] = []
 
     def check(self) -> None:
         """Checks that the database is where it was opened; until it is back, every call is refused."""
@@ -105,12 +108,12 @@ class SqliteStore(Store):
     def started(self, trial: Trial, key: int) -> None:
         """Watches the lease of a running trial."""
         if trial.lease_expire_time is not None:
-            heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, key, trial.number))
+            heapq.heappush(self.leases, (trial.lease_expire_time, trial.job_id, key, trial.number))
 
     def deleted(self, key: int) -> None:
         """Forgets the leases of a deleted job. Another job of its id has another key."""
-        self._leases = [lease for lease in self._leases if lease[2] != key]
-        heapq.heapify(self._leases)
+        self.leases = [lease for lease in self.leases if lease[2] != key]
+        heapq.heapify(self.leases)
 
     async def expired_leases(self) -> Sequence[TrialId]:
         """Returns the running trials whose lease has expired by now."""
@@ -118,8 +121,8 @@ class SqliteStore(Store):
         now = self.clock()
         found: dict[TrialId, None] = {}
         again = []
-        while self._leases and self._leases[0][0] <= now:
-            _, job_id, key, number = heapq.heappop(self._leases)
+        while self.leases and self.leases[0][0] <= now:
+            _, job_id, key, number = heapq.heappop(self.leases)
             cached = self.cache.get(job_id)
             later = now + _RETRY, job_id, key, number
             trial = None if cached is None else cached.running.get(number)
@@ -134,15 +137,15 @@ class SqliteStore(Store):
                 again.append(later)
         # Failing these trials may be refused by the storage: they are returned again until it succeeds.
         for lease in again:
-            heapq.heappush(self._leases, lease)
+            heapq.heappush(self.leases, lease)
         return list(found)
 
     async def grant_leases(self) -> None:
         """Gives every running trial in the file a full lease; called once, at the start. No job is loaded for it."""
         for row in await self.reads.running_leases():
             expiry = self._granted + timedelta(seconds=row["trial_lease_seconds"])
-            self._leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
-        heapq.heapify(self._leases)
+            self.leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
+        heapq.heapify(self.leases)
 
     async def prune(self, ended_before: datetime) -> None:
         """Drops measurements of trials that ended before a time."""

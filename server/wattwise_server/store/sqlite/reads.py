@@ -25,7 +25,13 @@ _RUNNING_LEASES = """
 
 
 class SqliteReads(Reads):
-    """The reads of a file."""
+    """The reads of a file.
+
+    Attributes:
+        quick, slow: The connections for quick queries, and for those that take long; may be the same.
+        file: The file.
+        lease_of: Returns the lease of a running trial, since leases are in memory.
+    """
 
     dialect = Dialect(
         json_array="json_group_array",
@@ -42,11 +48,10 @@ class SqliteReads(Reads):
     def __init__(
         self, connection: aiosqlite.Connection, file: DatabaseFile, slow: aiosqlite.Connection | None = None
     ) -> None:
-        """Takes connections whose row factory is `sqlite3.Row`; `slow` is for queries that take long."""
-        self._connection = connection
-        self._slow = slow or connection
+        """Takes connections whose row factory is `sqlite3.Row`; without `slow`, the one is for both."""
+        self.quick = connection
+        self.slow = slow or connection
         self.file = file
-        # Leases are in memory.
         self.lease_of: Callable[[str, int], datetime | None] = lambda _job_id, _number: None
 
     async def running_leases(self) -> Sequence[Row]:
@@ -74,7 +79,7 @@ class SqliteReads(Reads):
         return trial._replace(lease_expire_time=self.lease_of(job_id, trial.number)) if trial.running else trial
 
     async def _fetch(self, sql: str, parameters: Sequence[object], *, slow: bool) -> Sequence[Row]:
-        connection = self._slow if slow else self._connection
+        connection = self.slow if slow else self.quick
         try:
             self.file.check_after_pause()
             return list(await connection.execute_fetchall(numbered(sql), parameters))  # type: ignore[arg-type]
