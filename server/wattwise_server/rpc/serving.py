@@ -37,10 +37,10 @@ _OPTIONS = (
     # With the probe the flow-control window of a connection grows. Requests are small, and a stranger could fill a
     # large window.
     ("grpc.http2.bdp_probe", 0),
-    # Of one connection. Otherwise gRPC reads megabytes at a time from who sends frames that no window limits.
+    # The limit of one connection. Otherwise gRPC reads megabytes at a time from who sends frames that no window limits.
     ("grpc.experimental.tcp_max_read_buffer_size", 65_536),
-    # Of one connection, those that have ended but are not freed yet included: a client's further calls wait or are
-    # refused with UNAVAILABLE. Twice as many as a busy process makes at a time.
+    # The calls of one connection, with those that have ended but are not freed yet: a client's further calls wait or
+    # are refused with UNAVAILABLE. Twice as many as a busy process makes at a time.
     ("grpc.max_concurrent_streams", 128),
     # Calls that wait until the event loop takes them; above the first number gRPC cancels some, above the second all.
     ("grpc.server.max_pending_requests", 4_000),

@@ -79,12 +79,13 @@ _NEWEST_ENDS = f"""
         ORDER BY {{end_time}} DESC LIMIT {FAILURES_TO_SET_ASIDE}
     ) AS newest WHERE {FAILED} AND end_reason != 'PREEMPTED'"""  # noqa: S608 - a number
 _FEW_TRIALS = 100
-# In the order of their ends; the sign keeps SQLite from the primary key. Soon after a reset that order begins with all
-# trials from before it: the few since then are found by number, and the sum keeps both databases from the order.
 _ARMS = "EXISTS (SELECT 1 FROM arms a WHERE a.job_key = j.job_key AND {})"
 _IS_AVAILABLE = "NOT (a.pruned OR a.excluded OR a.banned)"
 # Without a decided trial, a batch size has failed that often in a row: it is set aside.
 _MAY_REACH = f"{_IS_AVAILABLE} AND a.num_decided = 0 AND a.num_failed < {FAILURES_TO_SET_ASIDE}"
+# The newest ends are found in their order; the sign keeps SQLite from the primary key. Soon after a reset, that order
+# begins with all trials from before it: the few since then are found by number, and the sum keeps both databases from
+# the order.
 _ATTENTION = f"""(
     NOT {_ARMS.format(_IS_AVAILABLE)}
     OR NOT {_ARMS.format(f"(a.num_converged > 0 OR {_MAY_REACH})")}

@@ -305,7 +305,7 @@ class Reads(ABC):
             f"(CAST(${number} AS bigint), CAST(${number + 1} AS bigint))" for number in range(2, len(times) + 2)
         )
         rows = await self._slowly(_DELIVERIES.format(gaps=gaps), job_id, _LEAST_MICROS, *map(to_micros, times))
-        # Of a job that was deleted there are none.
+        # A deleted job has none.
         return list(accumulate(row["found"] for row in rows)) or [0] * len(times)
 
     async def events(self, wanted: EventList, after: Place, limit: int) -> Sequence[ListedEvent]:
@@ -394,7 +394,7 @@ class Reads(ABC):
         """Returns all events of a job in their order."""
         trials = await self._all(f"{self._trials_sql} WHERE t.job_key = $1", key)
         rows = await self._all("SELECT * FROM search_events WHERE job_key = $1 ORDER BY number", key)
-        # Of thousands of trials: other jobs' calls go on meanwhile.
+        # There may be thousands of trials: other calls run meanwhile.
         return await asyncio.to_thread(read_search_events, job_id, trials, rows)
 
     async def measurements(

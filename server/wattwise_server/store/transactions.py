@@ -281,7 +281,7 @@ class Store(ABC):
     def _evict(self) -> None:
         for _ in range(min(_DROPPED_AT_ONCE, len(self.cache) - CACHED_JOBS)):
             job_id, cached = next(iter(self.cache.items()))
-            # Of a shared database, another server may long have ended what is running here.
+            # In a shared database, another server may long have ended what is running here.
             if cached.unused and (self.shared or not cached.running):
                 del self.cache[job_id]
                 self.evicted(job_id)

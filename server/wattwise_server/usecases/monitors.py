@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wattwise_server.domain import (
-    EnergyQuality,
-    Job,
-    MonitorKinds,
-    Trial,
-)
+from wattwise_server.domain import EnergyQuality, Job, MonitorKinds, Trial
 
 LONGEST_KIND = 50
 """Characters in the name of a kind."""
@@ -17,9 +12,8 @@ LONGEST_KIND = 50
 MOST_KINDS = 8
 """Kinds that are kept of one trial or job, so that no row grows without end."""
 
-
 MOST_OTHERS = 8
-"""Other monitors that are kept of one trial or job, likewise."""
+"""Other monitors that are kept of one trial or job, for the same reason."""
 
 
 def monitor_fault(monitor: MonitorKinds) -> str | None:

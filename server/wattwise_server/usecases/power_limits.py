@@ -130,7 +130,7 @@ def with_counted_profiles(job: Job, batch_size: int, trials: Iterable[Trial]) ->
 
 def _with_profile(spec: JobSpec, state: PowerLimitState, profile: ProfileResult) -> PowerLimitState:
     best = profile.cheapest if state.cheapest is None else cheapest(spec, (state.cheapest, profile.cheapest))
-    # Of the same profile as the cheapest.
+    # The highest limit is that of the profile with the cheapest one.
     return state._replace(cheapest=best, highest=profile.highest if best == profile.cheapest else state.highest)
 
 

@@ -196,7 +196,7 @@ class Training:
             dispatch_event=job.num_search_events + 1,
             launch=Launch(choice.reason, tuple(sorted(labels.items())), caller_token()),
         )
-        # The default batch size is a baseline, whoever chose it.
+        # A trial of the default batch size is a baseline, also if the policy chose it.
         served = trial.batch_size == job.spec.default_batch_size
         job = replace(job, baseline_requested=job.baseline_requested and not served)
         event = TrialDispatched(trial)

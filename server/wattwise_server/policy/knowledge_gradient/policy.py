@@ -170,7 +170,7 @@ class KnowledgeGradient:
             return [ArmBelief(arm.batch_size, 0.0, 0.0, 0.0, 0) for arm in search.arms]
         outlook = self._outlook(spec, search, memory)
         expected, trials = outlook.belief.expected, knowledge.reached + knowledge.missed
-        # Of lognormal variables: the variance is expm1(variance of the logarithm) times the squared mean.
+        # The variance of a lognormal variable is expm1(variance of the logarithm) times the squared mean.
         doubt, spread = np.expm1(outlook.belief.variance), np.expm1(outlook.belief.noise)
         models, crash = outlook.values.model, outlook.values.crash
         return [

@@ -79,7 +79,7 @@ class Knowledge:
         recent: The trials that the sums have added up, in the order in which they ended; a window may lack some.
         epochs_sums, cost_sums: The detectors, one for each alternative.
         changes: The newest change of each quantity, by the trial that revealed it.
-        news: The quantities whose change no launch has been told yet.
+        news: The quantities whose change no reason of a launch has named yet.
     """
 
     evidence: tuple[Evidence, ...]

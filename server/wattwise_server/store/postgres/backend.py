@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from wattwise_server.domain import TrialId
 from wattwise_server.errors import ConflictError, TooManyJobsError
 from wattwise_server.observability.observers import Observer
 from wattwise_server.store.changes import Change, Expired, Lease, PruneEvents, PruneMeasurements, Room
-from wattwise_server.store.postgres.notices import Notice
+from wattwise_server.store.postgres.notices import Notice, Notices
 from wattwise_server.store.postgres.reads import PostgresReads
 from wattwise_server.store.postgres.saving import Saver
 from wattwise_server.store.retention import PRUNE_EVENTS, PRUNE_MEASUREMENTS, Retention
@@ -27,13 +26,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _SLACK, _SLACK_SHARE = timedelta(seconds=0.5), 0.05
 
 
-class _Publisher(Protocol):
-    @property
-    def alone(self) -> bool: ...
-
-    def publish(self, notice: Notice) -> None: ...
-
-
 class PostgresStore(Store):
     """Jobs, trials and measurements of one database. Made by `store.open.open_store`."""
 
@@ -45,8 +37,8 @@ class PostgresStore(Store):
         super().__init__(Writer(saver), reads, saver.clock, page_token_key, observer)
         self.saver = saver
         self._retention = Retention(reads, self._prune_measurements)
-        self.notices: _Publisher | None = None
-        # Of outdated jobs, the version up to which followers were notified of every change.
+        self.notices: Notices | None = None
+        # For outdated jobs, the version up to which followers were notified of every change.
         self._published: dict[str, int] = {}
 
     def check(self) -> None:

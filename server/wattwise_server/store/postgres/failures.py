@@ -85,7 +85,7 @@ def is_lost(error: BaseException) -> bool:
         return True
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
-        # Of a former primary; one that stops ends its connections.
+        # An error of a former primary; one that stops ends its connections.
         return code == _READ_ONLY or code.startswith(_ENDED_CONNECTION)
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, ValueError)

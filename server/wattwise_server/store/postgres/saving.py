@@ -121,7 +121,7 @@ class Saver:
             await asyncio.wait({self._reconnecting})
         if self.connection is not None:
             if self.lock.locked():
-                # To close it would cancel a commit that waits for a standby, and leave it on this host alone.
+                # A close would cancel a commit that waits for a standby, and leave it on this host alone.
                 self.connection.terminate()
             await hang_up(self.connection)
 
@@ -241,7 +241,7 @@ class Saver:
 
     async def _settled(self, connection: Connection, number: int, call: GroupCall, doubt: BaseException) -> bool:
         """Returns whether a group in doubt was committed."""
-        # Of a new job there is nothing to read but what the group itself has created.
+        # A new job has no row before the group, whose commit creates it.
         versions = call.changed | dict.fromkeys(call.created, 0)
         asked = connection.fetchval(_SETTLE, self.server, number, list(versions), list(versions.values()))
         found = await _answer(connection, asked)

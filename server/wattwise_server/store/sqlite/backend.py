@@ -47,8 +47,8 @@ class SqliteStore(Store):
         super().__init__(writer, reads, clock, page_token_key, observer)
         reads.lease_of = self._lease_of
         self._retention = Retention(reads, self._prune_measurements)
-        # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, while it
-        # was suspended, or while commits failed.
+        # When the running trials of jobs that are not in memory got their leases: nobody could renew a lease while no
+        # server ran, while it was suspended, or while commits failed.
         self._granted = clock()
         self._looked = elapsed_micros()
         writer.on_failure = self._grant_again

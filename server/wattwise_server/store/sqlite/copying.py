@@ -83,7 +83,7 @@ async def open_source(url: str) -> AsyncIterator[SqliteCopy]:
                     f"{path} has schema version {version}, and only {newest} is copied: "
                     f"run `wattwise migrate --database {SCHEME}{path}` first"
                 )
-            # Of one moment, whatever other programs do.
+            # All reads see one moment, whatever other programs do.
             connection.execute("BEGIN")
             yield SqliteCopy(url, connection)
 
