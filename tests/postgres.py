@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
 import os
 import shutil
@@ -38,8 +40,9 @@ _MEMORY_BYTES = 2**30
 
 _GUARD = """
 read _
-for process in /proc/[0-9]*; do
-    case "$(readlink "$process/cwd")" in "$1"/*) kill -KILL "${process#/proc/}";; esac
+for folder in $(find /proc/[0-9]*/cwd -prune -lname "$1/*" 2>/dev/null); do
+    process=${folder%/cwd}
+    kill -KILL "${process#/proc/}"
 done
 umount --lazy "$1" 2>/dev/null
 rm -rf "$1"
@@ -74,6 +77,7 @@ class PostgresServer:
             os.chown(self._folder, _USER, _USER)
         guard = ["sh", "-c", _GUARD, "guard", str(self._folder)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
+        self._major = major
         self._binaries = _usable(_binaries(major), self._folder)
         self.log = self._folder / "log"
         self._data = self._folder / "data"
@@ -112,17 +116,8 @@ class PostgresServer:
             yield server
 
     def create(self) -> None:
-        """Creates the data folder."""
-        self._run(
-            "initdb",
-            "--no-sync",
-            "--auth=trust",
-            "--username=postgres",
-            "--encoding=UTF8",
-            "--locale=C",
-            "-D",
-            self._data,
-        )
+        """Creates the data folder as a copy of the process's first one: initdb takes half a second."""
+        self._run("cp", "--archive", _new_data(self._major), self._data)
         self._configure(_SETTINGS)
 
     def start(self) -> None:
@@ -264,7 +259,8 @@ class PostgresServer:
     def _copy(self, primary: PostgresServer, name: str) -> None:
         self._binaries = primary._binaries
         source = f"host=127.0.0.1 port={primary._port} user=postgres application_name={name}"
-        self._run("pg_basebackup", "-d", source, "-D", self._data, "-R", "-X", "stream", "--checkpoint=fast")
+        program = self._binaries / "pg_basebackup"
+        self._run(program, "-d", source, "-D", self._data, "-R", "-X", "stream", "--checkpoint=fast")
 
     def make_synchronous(self, standbys: str = "ANY 1 (standby)") -> None:
         """Lets commits wait for standbys."""
@@ -276,8 +272,22 @@ class PostgresServer:
         """Makes a standby the primary."""
         self.execute("SELECT pg_promote()")
 
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        command = as_user(str(self._binaries / program), *map(str, arguments))
+    def init(self) -> Path:
+        """Creates the data folder by initdb; returns the folder."""
+        self._run(
+            self._binaries / "initdb",
+            "--no-sync",
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale=C",
+            "-D",
+            self._data,
+        )
+        return self._data
+
+    def _run(self, program: str | Path, *arguments: str | Path) -> None:
+        command = as_user(str(program), *map(str, arguments))
         done = subprocess.run(
             command,
             capture_output=True,
@@ -292,6 +302,13 @@ class PostgresServer:
     def _configure(self, settings: Mapping[str, str]) -> None:
         with (self._data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+
+@functools.cache
+def _new_data(major: int) -> Path:
+    server = PostgresServer(major=major)
+    atexit.register(server.__exit__)
+    return server.init()
 
 
 def as_user(program: str, *arguments: str) -> list[str]:

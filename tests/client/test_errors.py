@@ -125,12 +125,21 @@ def train(attempt):
     ("error", "line", "values"),
     [
         ("ServerUnavailableError", "bso.get_batch_size()", {"address": "127.0.0.1:1"}),
-        ("ServerUnavailableError", "for attempt in bso.attempts(): pass", {"address": "127.0.0.1:1"}),
-        ("InvalidAddressError", "bso.get_batch_size()", {"address": "http://x"}),
-        ("InvalidJobSpecError", "bso.get_batch_size()", {"target": "float('inf')"}),
-        ("JobDiffersError", "bso.get_batch_size()", {"target": 0.8}),
+        pytest.param(
+            "ServerUnavailableError",
+            "for attempt in bso.attempts(): pass",
+            {"address": "127.0.0.1:1"},
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "InvalidAddressError", "bso.get_batch_size()", {"address": "http://x"}, marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            "InvalidJobSpecError", "bso.get_batch_size()", {"target": "float('inf')"}, marks=pytest.mark.thorough
+        ),
+        pytest.param("JobDiffersError", "bso.get_batch_size()", {"target": 0.8}, marks=pytest.mark.thorough),
         ("OperationOrderError", "bso.on_evaluate(0.5)", {}),
-        ("OperationOrderError", "bso.trial", {}),
+        pytest.param("OperationOrderError", "bso.trial", {}, marks=pytest.mark.thorough),
         ("TrainFailError", "for attempt in bso.attempts(max_tries=1): train(attempt)", {}),
         ("MetricTypeError", "for attempt in bso.attempts(): train(attempt)", {"metric": "'x'", "own_lines": 2}),
         ("NoDeviceError", "NvmlMonitor()", {}),

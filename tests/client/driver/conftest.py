@@ -10,6 +10,7 @@ import pytest
 from tests.client.driver.running import Runs
 from tests.client.monitor.conftest import machine
 from tests.client.power.conftest import library
+from tests.live_server import LiveServer
 
 __all__ = ["library", "machine"]
 
@@ -22,3 +23,10 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def served(runs: Runs, server: LiveServer) -> Runs:
+    """The same with a server, which spares each run a server of its own."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    return runs

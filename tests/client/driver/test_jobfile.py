@@ -54,11 +54,11 @@ def test_gpus_of_the_file(tmp_path: Path) -> None:
     assert read(path).job.gpu == GpuGroup(gpu_model="X", count=2, max_power_watts_per_gpu=150.0)
 
 
-def test_part_of_the_gpus(runs: Runs) -> None:
+def test_part_of_the_gpus(served: Runs) -> None:
     """The monitor provides what [job.gpu] leaves out."""
-    job = write_job(runs.folder, ["true"], run={"monitor": "estimate:70"})
+    job = write_job(served.folder, ["true"], run={"monitor": "estimate:70"})
     job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts_per_gpu = 300\n")
-    done = runs.run(job, "--dry-run")
+    done = served.run(job, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert '"gpu":{"gpu_model":"estimate (70 W)","count":1,"max_power_watts_per_gpu":300.0}' in done.stdout
 
@@ -274,9 +274,9 @@ def test_control_character_in_the_folder_of_the_file(tmp_path: Path) -> None:
     assert set(faults(tmp_path / "a\r", MINIMAL)) == {"run.log_dir"}
 
 
-def test_any_number_of_recurrences(runs: Runs) -> None:
+def test_any_number_of_recurrences(served: Runs) -> None:
     """What is left to do is known without a list of it."""
-    done = runs.run(write_job(runs.folder, ["false"], run={"recurrences": 2**62}))
+    done = served.run(write_job(served.folder, ["false"], run={"recurrences": 2**62}))
     assert (done.returncode, "status 1" in done.stderr) == (1, True)
 
 
@@ -313,9 +313,9 @@ def test_dry_run(runs: Runs) -> None:
     assert not (runs.folder / "runs").exists()
 
 
-def test_dry_run_shows_the_interpreter(runs: Runs) -> None:
+def test_dry_run_shows_the_interpreter(served: Runs) -> None:
     """The program is the one that a run would start: the Python of the driver's own environment, not another one."""
-    done = runs.run(write_job(runs.folder, ["python", "{batch_size}"]), "--dry-run")
+    done = served.run(write_job(served.folder, ["python", "{batch_size}"]), "--dry-run")
     assert f"{Path(sys.prefix) / 'bin' / 'python'} 16" in done.stdout.splitlines()
 
 

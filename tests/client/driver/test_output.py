@@ -32,18 +32,18 @@ def test_control_characters_are_harmless(tmp_path: Path) -> None:
     assert quoted(tmp_path, b"\xff\xfe\n") == ["\ufffd\ufffd"]
 
 
-def test_failed_command_is_quoted(runs: Runs) -> None:
+def test_failed_command_is_quoted(served: Runs) -> None:
     """The log has the last lines of a failed command, and the error that ends the run has the last one."""
     steps = ("for i in $(seq 30); do echo line $i; done", "echo no module named torch >&2", "exit 3")
-    done = runs.run(write_job(runs.folder, shell(*steps)))
+    done = served.run(write_job(served.folder, shell(*steps)))
     assert done.returncode == 1
     marked = [line.removeprefix("  | ") for line in done.stdout.splitlines() if line.startswith("  | ")]
     assert marked == [*(f"line {number}" for number in range(22, 31)), "no module named torch"]
     assert 'status 3 after "no module named torch"' in done.stderr
 
 
-def test_command_that_succeeds_is_not_quoted(runs: Runs) -> None:
+def test_command_that_succeeds_is_not_quoted(served: Runs) -> None:
     """The output of a command whose trial is decided is not quoted."""
-    done = runs.run(write_job(runs.folder, shell("echo fine", result()), run={"recurrences": 1}))
+    done = served.run(write_job(served.folder, shell("echo fine", result()), run={"recurrences": 1}))
     assert done.returncode == 0
     assert "fine" not in done.stdout

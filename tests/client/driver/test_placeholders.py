@@ -167,10 +167,10 @@ def test_nul(runs: Runs, table: dict[str, object]) -> None:
     assert "\0" not in done.stderr
 
 
-def test_dry_run_shows_no_control_characters(runs: Runs) -> None:
+def test_dry_run_shows_no_control_characters(served: Runs) -> None:
     """The command of a dry run can be pasted into Bash, whatever its arguments are."""
     word = "it's\x1b[2J\\"
-    done = runs.run(write_job(runs.folder, ["printf", "%s", word]), "--dry-run")
+    done = served.run(write_job(served.folder, ["printf", "%s", word]), "--dry-run")
     assert "\x1b" not in done.stdout
     (line,) = {line for line in done.stdout.splitlines() if line.partition(" ")[0].endswith("/printf")}
     assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == word

@@ -59,10 +59,10 @@ def test_argument_that_is_too_long(runs: Runs) -> None:
         assert len(fault) < 500
 
 
-def test_command_that_is_too_long(runs: Runs) -> None:
+def test_command_that_is_too_long(served: Runs) -> None:
     """A command whose arguments exceed Linux's limit for all of them together ends the run in one line."""
-    word = "{log_dir}" * (100_000 // len(str(runs.path() / "trial-0001")))
-    done = runs.run(write_job(runs.folder, ["true", *[word] * 80]))
+    word = "{log_dir}" * (100_000 // len(str(served.path() / "trial-0001")))
+    done = served.run(write_job(served.folder, ["true", *[word] * 80]))
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "the command cannot be started: Argument list too long; shorten train.command" in done.stderr
 

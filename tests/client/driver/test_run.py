@@ -148,8 +148,8 @@ def test_default_that_does_not_fit(runs: Runs, server: LiveServer) -> None:
             "kill -KILL $$",
             "status 137 (killed by SIGKILL, perhaps by the kernel because memory ran out)",
         ),
-        ("kill -SEGV $$", "status 139 (ended by SIGSEGV)"),
-        ("kill -TERM $$", "status 143 (ended by SIGTERM)"),
+        pytest.param("kill -SEGV $$", "status 139 (ended by SIGSEGV)", marks=pytest.mark.thorough),
+        pytest.param("kill -TERM $$", "status 143 (ended by SIGTERM)", marks=pytest.mark.thorough),
         ("exit 200", "status 200;"),
     ],
 )
@@ -163,7 +163,13 @@ def test_status_of_a_signal_is_explained(runs: Runs, server: LiveServer, end: st
 
 @pytest.mark.parametrize(
     ("end", "exit_code"),
-    [("kill -TERM $$", 143), ("kill -INT $$", 130), ("kill -HUP $$", 129), ("exit 130", 130), ("exit 129", 129)],
+    [
+        ("kill -TERM $$", 143),
+        ("exit 130", 130),
+        pytest.param("kill -INT $$", 130, marks=pytest.mark.thorough),
+        pytest.param("kill -HUP $$", 129, marks=pytest.mark.thorough),
+        pytest.param("exit 129", 129, marks=pytest.mark.thorough),
+    ],
 )
 def test_terminated_command_is_launched_again(runs: Runs, server: LiveServer, end: str, exit_code: int) -> None:
     """A terminated command was preempted: its recurrence has another try, which does not count towards max_tries."""

@@ -50,8 +50,17 @@ def start(grpc_addr: str, machine: Machine, library: Path) -> Iterator[Start]:
         yield started
 
 
-@pytest.mark.parametrize("steps", [DURING_THE_WALK, AFTERWARDS])
-@pytest.mark.parametrize(("end", "status"), [("crash", 1), ("return", 0), ("leave-block", 0)])
+@pytest.mark.parametrize(
+    ("end", "status", "steps"),
+    [
+        ("crash", 1, DURING_THE_WALK),
+        ("return", 0, AFTERWARDS),
+        ("leave-block", 0, DURING_THE_WALK),
+        pytest.param("crash", 1, AFTERWARDS, marks=pytest.mark.thorough),
+        pytest.param("return", 0, DURING_THE_WALK, marks=pytest.mark.thorough),
+        pytest.param("leave-block", 0, AFTERWARDS, marks=pytest.mark.thorough),
+    ],
+)
 def test_process_ends_by_itself(start: Start, machine: Machine, end: str, status: int, steps: int) -> None:
     """An exception, the end of the script and the end of a `with` block restore the limits, also during the walk."""
     process = start(end, steps)
@@ -62,8 +71,15 @@ def test_process_ends_by_itself(start: Start, machine: Machine, end: str, status
     assert limits(machine) == BEFORE
 
 
-@pytest.mark.parametrize("steps", [DURING_THE_WALK, AFTERWARDS])
-@pytest.mark.parametrize(("end", "status"), [("wait", -signal.SIGTERM), ("own-handler", 7)])
+@pytest.mark.parametrize(
+    ("end", "status", "steps"),
+    [
+        ("wait", -signal.SIGTERM, DURING_THE_WALK),
+        ("own-handler", 7, AFTERWARDS),
+        pytest.param("wait", -signal.SIGTERM, AFTERWARDS, marks=pytest.mark.thorough),
+        pytest.param("own-handler", 7, DURING_THE_WALK, marks=pytest.mark.thorough),
+    ],
+)
 def test_terminated_process(start: Start, machine: Machine, end: str, status: int, steps: int) -> None:
     """SIGTERM restores the limits, whether the process dies of it or has its own handler."""
     process = start(end, steps)

@@ -196,7 +196,7 @@ def test_one_fork_with_any_fork_support_of_grpc(
     _check_training_continues(server, process)
 
 
-@pytest.mark.parametrize("support", [None, "0"])
+@pytest.mark.parametrize("support", [None, pytest.param("0", marks=pytest.mark.thorough)])
 def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None) -> None:
     """Eighty workers forked while the stream carries reports all exit with 0, and no report is lost."""
     if support is None:

@@ -90,9 +90,10 @@ def counts(url: str) -> dict[str, int]:
     return ask(url, count)
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a server that served every behaviour table, had a job deleted, and was stopped."""
+@pytest.fixture(scope="module", params=["a third", pytest.param("all", marks=pytest.mark.thorough)])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a server that served scenarios of every behaviour table, had a job deleted, and was stopped."""
+    served = scenarios() if request.param == "all" else scenarios()[::3]
     folder = tmp_path_factory.mktemp("filled")
 
     async def serve_all(address: str) -> None:
@@ -106,7 +107,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         async with grpc.aio.insecure_channel(address) as channel:
             server = OverGrpc(channel)
-            replays = [Replay(each.values[0], server, f"copied-{n}") for n, each in enumerate(scenarios())]
+            replays = [Replay(each.values[0], server, f"copied-{n}") for n, each in enumerate(served)]
             await asyncio.gather(*map(serve, replays))
 
     with LiveServer(folder) as live:

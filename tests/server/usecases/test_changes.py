@@ -23,7 +23,7 @@ from tests.server.site import Site, draft
 from tests.watched import WatchedServer
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.thorough)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedServer]:
     """A server on each database."""
     postgres = request.getfixturevalue("postgres_server") if request.param == "postgres" else None

@@ -110,6 +110,7 @@ def test_unusual_first_trials_do_not_freeze_the_search(case: Case) -> None:
     assert set(sizes(trials[-10:])) <= case.best
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_trials_taken_at_their_word_freeze_it(case: Case) -> None:
     """The same worlds are lost if no trial may be unusual, so that these tests would notice."""
