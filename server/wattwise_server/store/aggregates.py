@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from wattwise_server.domain import EndReason, Moments, TrialOrigin, Usage
 from wattwise_server.store.base import Bucket, Day, DeliveryLogs, JobVersion, TrialGroup
 from wattwise_server.store.columns import Row, from_micros
-from wattwise_server.store.rows import FAILED
+from wattwise_server.store.rows import FAILED, NEWEST_EPOCH
 
 _OWN = "(t.origin != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
@@ -53,7 +53,7 @@ GROUPS = f"""
 """The sums by job, batch size, origin, and whether trials are own, delivered, doubtful and later than the job's split.
 {{jobs}} limits the jobs; $1 and $2 are the prices of a joule and of a second of one GPU."""
 
-RUNNING = """
+RUNNING = f"""
     SELECT t.job_key, t.batch_size, t.origin, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
            m.energy_joules AS joules,
            coalesce(
@@ -62,10 +62,9 @@ RUNNING = """
                    0.0)
                + (1 - j.eta_knob) * j.gpu_count * j.max_power_watts_per_gpu
                  * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
-    FROM trials t JOIN jobs j ON j.job_key = t.job_key
-    LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = (
-        SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
-    WHERE {jobs} t.status = 'RUNNING' AND t.trial_number > j.reset_after AND NOT t.excluded
+    {_TRIALS}
+    LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = {NEWEST_EPOCH}
+    WHERE {{jobs}} t.status = 'RUNNING' AND t.trial_number > j.reset_after AND NOT t.excluded
 """
 """What each running trial has used up to its newest report."""
 

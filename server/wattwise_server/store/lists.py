@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wattwise_server.domain import FAILURES_TO_SET_ASIDE, TrialStatus
 from wattwise_server.store.base import EventList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
-from wattwise_server.store.rows import FAILED
+from wattwise_server.store.rows import FAILED, NEWEST_EPOCH
 
 
 class Dialect(NamedTuple):
@@ -68,8 +68,9 @@ class _Conditions:
 
 # A range of one key: with an equation, SQLite would search by the primary key, which reads every trial of the job.
 _OF_JOB = "t.job_key BETWEEN j.job_key AND j.job_key"
-_RUNNING = f"EXISTS (SELECT 1 FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING')"  # noqa: S608 - a text of ours
-_NUM_RUNNING = f"(SELECT count(*) FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING')"  # noqa: S608 - as above
+_RUNNING_TRIALS = f"FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING'"
+_RUNNING = f"EXISTS (SELECT 1 {_RUNNING_TRIALS})"
+_NUM_RUNNING = f"(SELECT count(*) {_RUNNING_TRIALS})"
 _SEVERAL_FAILURES = f"%{'%'.join(',' * (FAILURES_TO_SET_ASIDE - 1))}%"
 """A pattern: the trials of a batch size that failed in a row, a JSON array of numbers, are so many or more."""
 _NEWEST_ENDS = f"""
@@ -96,12 +97,11 @@ _ATTENTION = f"""(
 # A trial that has ended did so after its start.
 _ACTIVE_TIME = f"""{{largest}}(
     coalesce((SELECT max(t.end_time) FROM trials t WHERE t.job_key = j.job_key), 0),
-    coalesce((SELECT max(t.start_time) FROM trials t WHERE {_OF_JOB} AND t.status = 'RUNNING'), 0),
+    coalesce((SELECT max(t.start_time) {_RUNNING_TRIALS}), 0),
     coalesce((
         SELECT max(m.report_time) FROM trials t
         JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number
-        WHERE {_OF_JOB} AND t.status = 'RUNNING' AND m.epoch = (
-            SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)
+        WHERE {_OF_JOB} AND t.status = 'RUNNING' AND m.epoch = {NEWEST_EPOCH}
     ), 0))"""  # noqa: S608 - as above
 
 _STATES = {

@@ -47,6 +47,7 @@ from wattwise_server.store.base import (
 from wattwise_server.store.columns import Row, to_micros
 from wattwise_server.store.lists import Dialect, Query
 from wattwise_server.store.rows import (
+    NEWEST_EPOCH,
     read_arm,
     read_event,
     read_job,
@@ -70,11 +71,11 @@ def _trial_columns() -> str:
 
 
 TRIAL_COLUMNS = _trial_columns()
-OF_TRIALS = """
+OF_TRIALS = f"""
     FROM trials t LEFT JOIN launches l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
     LEFT JOIN measurements m
       ON t.status = 'RUNNING' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
-     AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
+     AND m.epoch = {NEWEST_EPOCH}
 """
 _ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = $1 ORDER BY batch_size"
 _PREFIXED = "jobs j WHERE job_id >= $1 AND job_id < $1 || {greatest}"

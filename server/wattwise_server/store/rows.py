@@ -46,6 +46,11 @@ _NO_LAUNCH = Launch()
 FAILED = f"status IN ({', '.join(sorted(repr(status.value) for status in UNDECIDED))})"
 """The condition that a trial ended without a decision."""
 
+NEWEST_EPOCH = (
+    "(SELECT max(n.epoch) FROM measurements n WHERE n.job_key = t.job_key AND n.trial_number = t.trial_number)"
+)
+"""The epoch of the newest measurement of a trial `t`."""
+
 
 def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
     """Returns a job from its row, its arms, and rows with the columns of its power limits."""

@@ -20,6 +20,7 @@ import wattwise_server
 from wattwise import v1
 from wattwise_server.store.postgres.migrate import migrations as postgres_migrations
 from wattwise_server.store.sqlite.migrate import migrations as sqlite_migrations
+from wattwise_server.store.tables import ARMS, JOBS, LAUNCHES, POWER_LIMITS, TRIALS, Table
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -136,3 +137,10 @@ def test_a_field_and_two_migrations_make_a_column(program: Path, tmp_path: Path,
     assert notes(postgres_url) == {0: "two", 1: "one", 2: "two"}
     databases.copy(postgres_url, back)
     assert notes(back) == {0: "two", 1: "one", 2: "two"}
+
+
+@pytest.mark.parametrize("tables", [(JOBS,), (ARMS, POWER_LIMITS), (TRIALS, LAUNCHES)])
+def test_columns_that_are_read_together_have_different_names(tables: Sequence[Table]) -> None:
+    """A row has one value for each name; the tables share their key alone."""
+    names = [column.name for table in tables for column in table.columns if column not in table.key]
+    assert sorted(set(names)) == sorted(names)
