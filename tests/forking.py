@@ -36,6 +36,7 @@ _IMPORTED_LATE = (
     "wattwise.commands.listing",
     "wattwise.driver.command",
     "uvloop",
+    "wattwise_web.serving",
     "wattwise_server.app",
     "wattwise_server.store.postgres.open",
     *(f"wattwise_server.observability.{name}" for name in ("job_metrics", "metrics", "metrics_server")),

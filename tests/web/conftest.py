@@ -19,7 +19,7 @@ FACTORS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server with the jobs of `populate`."""
     with LiveServer(tmp_path_factory.mktemp("site")) as live:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ import httpx
 from wattwise import v1
 from wattwise.rpc.client import new_id
 
+from tests.forking import ForkedProcess
 from tests.jobs import Trainer, power_sample
 from tests.people import PeopleStub
 
@@ -34,11 +33,11 @@ class WebPage:
     """
 
     def __init__(self, server: str, log: Path, *options: str, address: str = "127.0.0.1:0") -> None:
-        command = [sys.executable, "-m", "wattwise_web", "--address", address, "--server", server, *options]
+        arguments = ["web", "--address", address, "--server", server, *options]
         self.log, self.server = log, server
         environment = {name: text for name, text in os.environ.items() if not name.startswith("WATTWISE_")}
         with log.open("a") as file:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, env=environment)
+            self.process = ForkedProcess(*arguments, environment=environment, stderr=file.fileno())
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.fullmatch(r"wattwise web shows \S+ at (\S+)/\n", line)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from wattwise_web.settings import Settings, SettingsError, listen
 
 from tests.client.test_files import SPECIAL
 from tests.credentials import Authority
+from tests.forking import run
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
@@ -302,8 +301,7 @@ def test_strangers_do_not_learn_the_servers_address(guarded: WebPage, tokens: di
 )
 def test_what_would_let_anyone_in_is_refused(options: list[str], fault: str) -> None:
     """The start fails with one line that says what to set."""
-    command = [sys.executable, "-m", "wattwise_web", "--address", "127.0.0.1:0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = run("web", "--address", "127.0.0.1:0", *options)
     assert done.returncode == 1
     assert done.stderr.startswith("wattwise web: ")
     assert fault in done.stderr
@@ -422,10 +420,8 @@ def test_port_of_many_digits() -> None:
 @pytest.mark.parametrize("options", [(), ("--log-level", "debug")])
 def test_taken_port(site: LiveServer, page: WebPage, options: tuple[str, ...]) -> None:
     """A port that another process uses is one line with the option that chooses another, of the page and the server."""
-    for package, taken in (("wattwise_web", site.address), ("wattwise_server", page.url.partition("//")[2])):
-        more = () if package == "wattwise_web" else options
-        command = [sys.executable, "-m", package, "--address", taken, *more]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    for command, taken in (("web", site.address), ("serve", page.url.partition("//")[2])):
+        done = run(command, "--address", taken, *(options if command == "serve" else ()))
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert f"cannot listen on {taken}: another process uses the port" in done.stderr
         assert "--address" in done.stderr
