@@ -36,7 +36,7 @@ TYPESCRIPT_STUBS := client/typescript/src/stubs
 SERVICE_PROTOS = $(shell grep -l '^service ' protos/wattwise/v1/*.proto)
 
 # The server without PostgreSQL, and training loops in the tests' own process; neither reference implementations nor rebuilds.
-QUICK := tests/test_scenarios.py::test_in_process $(addprefix tests/server/,policy rpc store usecases) \
+QUICK := tests/test_scenarios.py::test_in_process $(addprefix tests/server/,commands/test_options.py policy rpc store test_events.py usecases) \
   $(addprefix tests/client/training/test_,callback.py epochs.py job_faults.py split.py stream.py) \
   $(addprefix --ignore=tests/server/,policy/test_knowledge_gradient_model.py usecases/test_rebuild.py) -k 'not postgres'
 

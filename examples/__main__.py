@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, one_on_sqlite(Path(name)) as servers:
         for script in args.scripts or SCRIPTS:
-            fault = _fault(script, servers.address, args.seconds)
+            fault = _fault(script, servers.address, args.seconds, f"{name}/spool")
             if fault:
                 failed.append(f"{script} {fault}")
     print("\n" + ("; ".join(failed) or "every example reached its target"))
@@ -56,7 +56,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _fault(script: str, server: str, at_most_seconds: float) -> str | None:
+def _fault(script: str, server: str, at_most_seconds: float, spool: str) -> str | None:
     """Runs an example; returns how it failed, if it did."""
     print(f"\n$ WATTWISE_SERVER={server} python examples/{script}", flush=True)
     began = time.monotonic()
@@ -66,7 +66,7 @@ def _fault(script: str, server: str, at_most_seconds: float) -> str | None:
             check=False,
             timeout=at_most_seconds,
             # On a busy machine, threads that wait for each other are many times slower than a single one.
-            env={"OMP_NUM_THREADS": "1", **os.environ, "WATTWISE_SERVER": server},
+            env={"OMP_NUM_THREADS": "1", **os.environ, "WATTWISE_SERVER": server, "WATTWISE_SPOOL": spool},
             stdout=subprocess.PIPE,
         )
     except subprocess.TimeoutExpired as timeout:

@@ -51,6 +51,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the spools of processes that start without `WATTWISE_SPOOL`, instead of the user's."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture(autouse=True)
 def spool(monkeypatch: pytest.MonkeyPatch, spools: Path) -> Path:
     """A folder for the test's spool, which need not exist: the user's own stays out of the tests."""

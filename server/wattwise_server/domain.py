@@ -667,7 +667,8 @@ class Totals(NamedTuple):
         num_running_trials: Running trials.
         num_deliveries: Trials that reached the target.
         num_missed: Trials that were decided without that.
-        num_undecided: Trials that ended without a decision.
+        num_failed: Trials that failed.
+        num_interrupted: Trials that were interrupted.
         spent: What all trials took.
         saved: The estimate, of the jobs with a claim about a quantity.
         num_jobs_with_savings: Jobs with a claim about their cost.
@@ -684,7 +685,8 @@ class Totals(NamedTuple):
     num_running_trials: int = 0
     num_deliveries: int = 0
     num_missed: int = 0
-    num_undecided: int = 0
+    num_failed: int = 0
+    num_interrupted: int = 0
     spent: Usage = Usage()
     saved: Quantities = Quantities()
     num_jobs_with_savings: int = 0
@@ -702,7 +704,8 @@ class Totals(NamedTuple):
             self.num_running_trials + other.num_running_trials,
             self.num_deliveries + other.num_deliveries,
             self.num_missed + other.num_missed,
-            self.num_undecided + other.num_undecided,
+            self.num_failed + other.num_failed,
+            self.num_interrupted + other.num_interrupted,
             self.spent.plus(other.spent),
             self.saved.plus(other.saved),
             self.num_jobs_with_savings + other.num_jobs_with_savings,

@@ -1,8 +1,8 @@
 """Everything that happens to a job: one class for each event, which says all that follows from it.
 
 The history, the log, the metrics, the `Event` of the protos and what a transaction saves are derived from the class.
-The search of a job follows from those that are a `SearchEvent`. A new event is a new class here, and nothing else; one
-with a `message` also needs a value of `EventKind` in the protos.
+The search of a job follows from those that are a `SearchEvent`. A new event is a new class here; CONTRIBUTING.md says
+which of them also need a value of `EventKind` in the protos, or a row in the docs.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     if not choices:
         return ""
     if all(choice.origin == v1.TRIAL_ORIGIN_REQUESTED for choice in choices):
-        return "Requested by a person."
+        return "Set by a person."
     return f"Chosen by the search: {amounts.stage_word(job)}."
 
 

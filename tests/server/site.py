@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import AsyncExitStack, closing
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import aiosqlite
 from wattwise_server.config import Limits
@@ -22,6 +24,31 @@ from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.training import Training
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_SIMPLE = {
+    bool: True,
+    int: 2**40,
+    float: 0.1 + 0.2,
+    str: "a ü",
+    datetime: BEGIN + timedelta(microseconds=1),
+    timedelta: timedelta(seconds=1),
+}
+
+
+def value_of(kind: Any) -> Any:
+    """Returns a value of the type of a domain's field, which is no field's default."""
+    arguments = [each for each in get_args(kind) if each not in (NoneType, Ellipsis)]
+    if get_origin(kind) is tuple:
+        return tuple(map(value_of, arguments))
+    if arguments:
+        return value_of(arguments[0])
+    if issubclass(kind, Enum):
+        return list(kind)[-1]
+    return _SIMPLE[kind] if kind in _SIMPLE else kind(**values_of(kind))
+
+
+def values_of(kind: type[Any]) -> dict[str, Any]:
+    """Returns a value of every field of a NamedTuple, by name."""
+    return {name: value_of(each) for name, each in get_type_hints(kind).items()}
 
 
 class Published(Observers):

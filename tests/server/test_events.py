@@ -12,21 +12,9 @@ from pathlib import Path
 import pytest
 from wattwise import v1
 from wattwise_server.domain import (
-    EndReason,
     Job,
-    Launch,
-    Measurement,
-    MonitorKinds,
-    PowerSample,
-    ProfileResult,
-    PruningGtsRole,
-    PruningGtsTrial,
     RecordedEvent,
     Trial,
-    TrialOrigin,
-    TrialStatus,
-    TrialWarning,
-    WarningReason,
 )
 from wattwise_server.events import EVENTS, Event, EventOfJob, MonitorsDiffer, Tally, TrialLost, TrialRevived
 from wattwise_server.observability.event_log import EventLog
@@ -37,7 +25,7 @@ from wattwise_server.store.base import EventList
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.job_spec import resolve
 
-from tests.server.site import draft
+from tests.server.site import draft, values_of
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -101,41 +89,26 @@ async def test_new_event_is_one_class(tmp_path: Path, caplog: pytest.LogCaptureF
     assert metrics.registry.get_sample_value("wattwise_praises_total") == 1
 
 
+OUTCOME = {
+    "status",
+    "end_reason",
+    "end_time",
+    "end_event",
+    "cost",
+    "cost_bound",
+    "converged",
+    "target_reached",
+    "observation",
+    "best_known",
+    "heartbeat_interval",
+}
+
+
 def test_renewed_trial_loses_only_its_outcome() -> None:
     """A trial that goes on has a new measurement and a new lease, no outcome, and every other field as before."""
-    measurement = Measurement(2, 1.0, 2.0, 0.5, NOW)
-    sample = PowerSample(100.0, 1.0, 2.0, 3)
-    fields = {
-        "job_id": "j",
-        "number": 7,
-        "batch_size": 8,
-        "origin": TrialOrigin.REQUESTED,
-        "policy_role": PruningGtsTrial(PruningGtsRole.BANDIT, 1),
-        "start_time": NOW,
-        "launch_id": "launch",
-        "monitor": MonitorKinds(("nvml",)),
-        "other_monitors": (MonitorKinds(("rapl",)),),
-        "excluded": True,
-        "dispatch_event": 3,
-        "warnings": (TrialWarning(WarningReason.NO_ENERGY, "field", "message", 7),),
-        "profile": ProfileResult(sample, sample),
-        "launch": Launch("reason", (("key", "value"),), "token"),
-    }
-    outcome = {
-        "status": TrialStatus.INTERRUPTED,
-        "end_reason": EndReason.LOST,
-        "end_time": NOW,
-        "end_event": 4,
-        "cost": 1.0,
-        "cost_bound": 2.0,
-        "converged": True,
-        "target_reached": True,
-        "observation": 5,
-        "best_known": True,
-        "heartbeat_interval": timedelta(seconds=1),
-    }
-    trial = Trial(**fields, **outcome, last=measurement, lease_expire_time=NOW)  # type: ignore[arg-type]
-    assert {*fields, *outcome, "last", "lease_expire_time"} == {*Trial._fields}
-    assert not any(trial._asdict()[name] == default for name, default in Trial._field_defaults.items())
-    newest, lease = measurement._replace(epoch=3), NOW + timedelta(seconds=9)
-    assert trial.renew(newest, lease) == Trial(**fields, last=newest, lease_expire_time=lease)  # type: ignore[arg-type]
+    fields = values_of(Trial)
+    assert {name for name, default in Trial._field_defaults.items() if fields[name] == default} == set()
+    newest, lease = fields["last"]._replace(epoch=3), NOW + timedelta(seconds=9)
+    kept = {name: value for name, value in fields.items() if name not in OUTCOME}
+    expected = Trial(**kept | {"last": newest, "lease_expire_time": lease})
+    assert Trial(**fields).renew(newest, lease)._asdict() == expected._asdict()

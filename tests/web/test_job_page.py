@@ -114,7 +114,7 @@ def test_a_requested_launch_is_not_the_search_s(own_web: httpx.Client, grpc_serv
     assert ">Chosen by the search: knowledge gradient.<" in job_page(own_web, lucky.job_id).text
     grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=lucky.job_id, request_id=new_id()))
     (card,) = re.findall(r'<section class="now".*?</section>', job_page(own_web, lucky.job_id).text, re.DOTALL)
-    assert ">Requested by a person.<" in card
+    assert ">Set by a person.<" in card
     assert "knowledge gradient" not in card
     trial = lucky.run(60.0)
     address = {"job": lucky.job_id, "number": str(trial.id.trial_number)}

@@ -107,7 +107,8 @@ def _number(value: float | None, *labels: str) -> Samples:
 def _ended(totals: Totals) -> Samples:
     yield ("delivered",), totals.num_deliveries
     yield ("missed",), totals.num_missed
-    yield ("failed",), totals.num_undecided
+    yield ("failed",), totals.num_failed
+    yield ("interrupted",), totals.num_interrupted
 
 
 def _verdicts_of_all(totals: Totals) -> Samples:

@@ -90,7 +90,7 @@ def _bound(spec: JobSpec, trial: Trial) -> str:
     if trial.cost_bound is not None:
         return f"bound {with_unit(trial.cost_bound)}"
     if trial.origin is TrialOrigin.REQUESTED:
-        return "no bound: it was requested"
+        return "no bound: its batch size was set by a person"
     if trial.origin is TrialOrigin.IMPORTED:
         return "no bound: it was imported"
     return f"no bound: {trial.batch_size} is the best known batch size" if trial.best_known else "no cost bound yet"

@@ -144,9 +144,12 @@ def advice(search: Search, job_id: str) -> str:
         numbers = f"{min(row)} to {max(row)} failed one after the other"
         return _failing_advice(search, job_id, f"trials {numbers} ({described(of_newest)})")
     if all(arm.num_decided for arm in able) and not any(arm.num_converged for arm in search.arms):
-        found = described({cause: sizes for cause, sizes in causes.items() if cause != "untried"})
+        missed = (
+            f"({', '.join(str(arm.batch_size) for arm in able)}) has missed the target, or reached it above the bound"
+        )
+        besides = f" ({others})" if others else ""
         return (
-            f"every batch size that may be chosen has missed the target ({found}): "
+            f"every batch size that may be chosen {missed}{besides}: "
             f"{other_job(causes)}; or fix the training, after which {begin_again(job_id)}"
         )
     return ""

@@ -169,6 +169,7 @@ class TrialGroup(NamedTuple):
         first_trial: The least of their numbers.
         num_trials: Their number.
         num_undecided: Those of them that ended without a decision.
+        num_interrupted: Those of the undecided ones that were interrupted; the others failed.
         usage: What they took together.
         money: What that cost.
         num_without_cost: Those of them whose cost was not measured, because it is that of the energy alone.
@@ -189,6 +190,7 @@ class TrialGroup(NamedTuple):
     first_trial: int = 0
     num_trials: int = 0
     num_undecided: int = 0
+    num_interrupted: int = 0
     usage: Usage = Usage()
     money: float = 0.0
     num_without_cost: int = 0

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from wattwise_server.errors import StartError
 from wattwise_server.store.open import is_shared, needs_asyncpg, shown_url
+from wattwise_server.store.sqlite.open import database_path
 from wattwise_server.store.tables import TABLES
 
 BATCH = 2000
@@ -111,8 +112,11 @@ async def copy(source: str, target: str, watch: Watch) -> Sequence[Copied]:
         watch: Learns of the progress.
 
     Raises:
-        StartError: a database is in use or cannot be used, the target has content, or differs from the source.
+        StartError: both are one database, one is in use or cannot be used, the target has content, or differs from the
+            source.
     """
+    if _is_one_database(source, target):
+        raise StartError(f"{shown_url(source)} is both the source and the target: name another target")
     async with _open(source, is_target=False) as here, _open(target, is_target=True) as there:
         names = [table.name for table in TABLES]
         columns = {table: await _columns(table, here, cast(Target, there)) for table in names}
@@ -121,6 +125,14 @@ async def copy(source: str, target: str, watch: Watch) -> Sequence[Copied]:
         found = {table: await _read(table, columns[table], there, sent[table].count, watch) for table in names}
         _compare(here.name, there.name, sent, found)
     return [Copied(table, checksum.count, checksum.digest) for table, checksum in found.items()]
+
+
+def _is_one_database(source: str, target: str) -> bool:
+    """Returns whether two URLs name one file, or are equal; other URLs of one PostgreSQL are refused by its lock."""
+    if is_shared(source) or is_shared(target):
+        return source == target
+    one, other = database_path(source), database_path(target)
+    return one == other or (one.exists() and other.exists() and one.samefile(other))
 
 
 def _open(url: str, *, is_target: bool) -> AbstractAsyncContextManager[Source]:

@@ -437,16 +437,18 @@ class Statistics:
         groups = [*ended.groups, *running]
         savings = job_savings(self._pricing, version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
-        decided = [group for group in own if not group.running and not group.delivered]
-        num_undecided = sum(group.num_undecided for group in decided)
+        others = [group for group in own if not group.running and not group.delivered]
+        num_undecided = sum(group.num_undecided for group in others)
+        num_interrupted = sum(group.num_interrupted for group in others)
         # A job that explores has not lost yet.
         exploring = savings.cost.verdict is SavingsVerdict.EXPLORING
         return Totals(
             num_jobs=1,
             num_running_trials=sum(group.num_trials for group in own if group.running),
             num_deliveries=num_deliveries_of(groups),
-            num_missed=sum(group.num_trials for group in decided) - num_undecided,
-            num_undecided=num_undecided,
+            num_missed=sum(group.num_trials for group in others) - num_undecided,
+            num_failed=num_undecided - num_interrupted,
+            num_interrupted=num_interrupted,
             spent=self._pricing.spent(own, version.num_gpus),
             saved=savings.quantities(lambda claim: claim.saved),
             num_jobs_with_savings=int(savings.cost.saved is not None),

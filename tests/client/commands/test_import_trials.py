@@ -14,7 +14,7 @@ from wattwise.commands.main import main
 from wattwise.commands.trials_file import TrialsFileError, read
 
 from tests.client.commands.conftest import Ask, row
-from tests.jobs import Trainer, job_spec
+from tests.jobs import Trainer, job_spec, monitor_of
 
 HEADING = "trial,batch_size,epoch,time_seconds,energy_joules,metric"
 REACHED = "ended by target reached"
@@ -89,6 +89,28 @@ def test_same_names_in_another_job(ask: Ask, trainer: Trainer, stub: v1.BatchSiz
     for job_id in (trainer.job_id, other.job_id):
         answer = ask("jobs", "import", job_id, written(tmp_path, HISTORY))
         assert answer.endswith("5 trials created, 0 known before\n")
+
+
+def test_an_export_keeps_what_measured_the_energy(
+    ask: Ask, trainer: Trainer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A job that imports another job's export shows the monitors of its trials as the other job does."""
+    partly = v1.Monitor(kinds=["nvml", "rapl"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
+    combined = v1.Monitor(kinds=["nvml", "estimate"], quality=v1.ENERGY_QUALITY_ESTIMATED)
+    for monitor in (partly, combined, monitor_of("estimate"), None, monitor_of("nvml")):
+        trainer.run(100.0, monitor=monitor)
+    other, file = Trainer(trainer.stub, policy="knowledge_gradient"), tmp_path / "trials.csv"
+    assert main(["jobs", "export", trainer.job_id, "--output", str(file)]) == 0
+    assert main(["jobs", "import", other.job_id, str(file)]) == 0
+    capsys.readouterr()
+    had, has = (
+        [(trial.get("monitor"), trial.get("other_monitors"), trial["newest"]["energy_joules"]) for trial in trials]
+        for trials in (trials_of(ask, trainer), trials_of(ask, other))
+    )
+    assert has == had
+    shown = [row(ask("jobs", "show", job.job_id), "monitor") for job in (trainer, other)]
+    assert shown[0] == shown[1]
+    assert "partly estimated" in " ".join(shown[0])
 
 
 def test_other_trial_of_a_known_name(
@@ -280,11 +302,17 @@ def test_faults(tmp_path: Path, lines: list[str], found: list[str]) -> None:
         ("end_reason", "max_epochs"),
         ("limit_watts_per_gpu", "0"),
         ("start_time", "10/01/2026"),
+        ("monitor", "nvml++rapl"),
+        ("monitor", "nvml (guessed)"),
+        ("monitor", "+".join(map(str, range(9)))),
+        ("monitor,energy_quality", "nvml,good"),
+        ("monitor,energy_quality", ",estimated"),
     ],
 )
 def test_faults_of_optional_columns(tmp_path: Path, column: str, text: str) -> None:
     """An optional value that is invalid, or that the measurements contradict, is named."""
-    assert faults(tmp_path, f"{HEADING},{column}\na,16,1,10,100,0.5,{text}\n") == [f"2: {column}"]
+    named = "energy_quality" if text == "nvml,good" else column.partition(",")[0]
+    assert faults(tmp_path, f"{HEADING},{column}\na,16,1,10,100,0.5,{text}\n") == [f"2: {named}"]
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,14 @@ def test_folder_of_the_spool(monkeypatch: pytest.MonkeyPatch, chosen: str, state
     assert Spool.from_env().folder == folder
 
 
+def test_the_users_own_spool_stays_out_of_the_tests(monkeypatch: pytest.MonkeyPatch, state_home: Path) -> None:
+    """A process that a test starts without WATTWISE_SPOOL has its spool in a temporary folder."""
+    monkeypatch.delenv("WATTWISE_SPOOL")
+    code = "from wattwise.training.spool import Spool; print(Spool.from_env().folder)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == f"{state_home / 'wattwise'}\n"
+
+
 def test_spool_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a spool the record is kept in memory."""
     monkeypatch.setenv("WATTWISE_SPOOL", "off")

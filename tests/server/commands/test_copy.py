@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
 import signal
 import sqlite3
@@ -244,14 +245,15 @@ def test_targets_with_content_are_refused(file: Path, postgres_url: str, tmp_pat
 def test_one_database_on_both_sides_is_refused(file: Path, postgres_url: str) -> None:
     """A copy of a database to itself is refused, under whatever name."""
     before = dump(file)
-    link = file.with_name("link.db")
+    link, hard = file.with_name("link.db"), file.with_name("hard.db")
     link.symlink_to(file)
-    assert "another server uses" in copy(file, link, fails=True)
+    os.link(file, hard)
+    for other in (file, link, hard, f"sqlite:///{os.path.relpath(file)}"):
+        assert "is both the source and the target" in copy(file, other, fails=True)
     assert dump(file) == before
     copy(file, postgres_url)
-    assert "both the source and the target" in copy(
-        postgres_url, postgres_url.replace("postgresql:", "postgres:"), fails=True
-    )
+    for other in (postgres_url, postgres_url.replace("postgresql:", "postgres:")):
+        assert "is both the source and the target" in copy(postgres_url, other, fails=True)
 
 
 def test_sources_of_other_versions_are_refused(filled: Path, file: Path, postgres_url: str, tmp_path: Path) -> None:

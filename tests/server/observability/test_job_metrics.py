@@ -49,7 +49,8 @@ def test_figures_are_those_of_the_statistics(named: WatchedServer) -> None:
         job.run_with(16, 100.0)
     for _ in range(40):
         job.run_with(8, 10.0)
-    job.end(job.next(), v1.END_REASON_ERROR)
+    for reason in (v1.END_REASON_ERROR, v1.END_REASON_PREEMPTED, v1.END_REASON_PREEMPTED):
+        job.end(job.next(), reason)
     job.run(5.0, converges=False)
     job.next()
     told = named.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=job.job_id)).statistics
@@ -59,8 +60,10 @@ def test_figures_are_those_of_the_statistics(named: WatchedServer) -> None:
     def of_job(name: str, **labels: str) -> float:
         return named.figure(f"wattwise_job_{name}", job_id=job.job_id, **labels)
 
-    results = {result: of_job("ended_trials", result=result) for result in ("delivered", "missed", "failed")}
-    assert results == {"delivered": 46, "missed": 1, "failed": 1}
+    results = {
+        result: of_job("ended_trials", result=result) for result in ("delivered", "missed", "failed", "interrupted")
+    }
+    assert results == {"delivered": 46, "missed": 1, "failed": 1, "interrupted": 2}
     savings = told.savings
     expected = {
         "cost_joules": savings.cost,

@@ -350,7 +350,7 @@ def test_advice_once_everything_has_missed() -> None:
     missed = advice(job.search, "j")
     assert "under a new job_id with other batch_sizes that fit into memory, an easier target" in missed
     words = "missed the target, or reached it above the bound"
-    assert f"ended undecided: 32; out of memory: 64; {words}: 8, 16): register" in missed
+    assert f"(8, 16) has {words} (trials crashed, were lost or ended undecided: 32; out of memory: 64): reg" in missed
     assert missed.endswith("`wattwise jobs reset j` begins the search again")
     job.decide(late, 100)
     assert advice(job.search, "j") == ""

@@ -55,7 +55,7 @@ from wattwise_server.store.base import EventList, JobList, TrialList
 from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.retries import retried
 
-from tests.server.site import Published
+from tests.server.site import Published, values_of
 from tests.server.store.figures import FigureTests
 
 Opener = Callable[[], AbstractAsyncContextManager[Store]]
@@ -189,29 +189,28 @@ class StoreConformance(FigureTests):
             for number, reason in enumerate((WarningReason.METRIC_MOVES_AWAY, WarningReason.NO_ENERGY), 1)
         )
         job = replace(job, warnings=(moves, energy))
-        ended = a_trial(
-            1,
-            status=TrialStatus.DECIDED,
-            end_reason=EndReason.MAX_EPOCHS,
-            end_time=NOW + timedelta(microseconds=1),
-            last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5), 300.1),
-            warnings=(energy, moves),
-            cost=1 / 3,
-            cost_bound=2 / 3,
-            converged=True,
-            target_reached=True,
-            observation=1,
-            best_known=True,
-            profile=ProfileResult(sample, highest),
-            monitor=mixed,
-            other_monitors=(nvml, mixed),
-            excluded=True,
-            dispatch_event=4,
-            end_event=2**40,
-            launch=Launch("the walk starts", (("host", "node-7"), ("note", "é")), "5f0c2a9be1d4"),
-        )
+        not_stored = {"lease_expire_time", "heartbeat_interval"}
+        ended_as: dict[str, Any] = {
+            "number": 1,
+            "batch_size": 8,
+            "job_id": "j",
+            "launch_id": "launch 1",
+            "status": TrialStatus.DECIDED,
+            "end_reason": EndReason.MAX_EPOCHS,
+            "last": Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5), 300.1),
+            "warnings": (energy, moves),
+            "cost_bound": 2 / 3,
+            "observation": 1,
+            "profile": ProfileResult(sample, highest),
+            "monitor": mixed,
+            "other_monitors": (nvml, mixed),
+            "dispatch_event": 4,
+            "launch": Launch("the walk starts", (("host", "node-7"), ("note", "é")), "5f0c2a9be1d4"),
+        }
+        values = {name: value for name, value in values_of(Trial).items() if name not in not_stored}
+        ended = Trial(**values | ended_as)
         unset = {name for name, value in Trial._field_defaults.items() if getattr(ended, name) == value}
-        assert unset == {"lease_expire_time", "heartbeat_interval"}
+        assert unset == not_stored
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(replace(a_job(**fields), set_fields=job.set_fields))

@@ -134,9 +134,10 @@ class FigureTests:
             ended_trial(5, 16, cost=300.0, end=EndReason.COST_BOUND),
             ended_trial(6, 16, cost=None, end=EndReason.ERROR),
             running_trial(7),
+            ended_trial(8, 16, cost=None, end=EndReason.PREEMPTED, status=TrialStatus.INTERRUPTED),
         ]
         async with opener() as store:
-            key = await save(store, figured_job(num_trials=7, reset_after=1), *trials)
+            key = await save(store, figured_job(num_trials=8, reset_after=1), *trials)
             groups = (await store.reads.trial_groups([key], Prices(joule=0.5, gpu_second=0.375), {}))[key]
             assert len(groups) == 2
             delivered = only(groups, batch_size=8, delivered=True)
@@ -151,7 +152,8 @@ class FigureTests:
             assert logs.deviation == pytest.approx(2 * (math.log(2) / 2) ** 2)
             assert delivered.logs.time.deviation == 0.0
             others = only(groups, batch_size=16)
-            assert (others.num_trials, others.num_undecided, others.delivered) == (2, 1, False)
+            assert (others.num_trials, others.num_undecided, others.num_interrupted) == (3, 2, 1)
+            assert not others.delivered
             assert (others.usage.cost, others.logs.cost.count) == (300.0, 0)
             (version,) = await store.reads.job_versions()
             assert version.excluded == (4,)

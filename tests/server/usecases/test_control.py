@@ -476,8 +476,8 @@ def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
     job = Trainer(grpc_stub)
     admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id, request_id=new_id()))
     trial = job.next()
-    assert "no bound: it was requested" in job.report(trial, 10.0, metric=0.1).message
-    assert "no bound: it was requested" in job.heartbeat(trial).message
+    assert "no bound: its batch size was set by a person" in job.report(trial, 10.0, metric=0.1).message
+    assert "no bound: its batch size was set by a person" in job.heartbeat(trial).message
     assert "no cost bound yet" in job.report(job.next(), 10.0, metric=0.1).message
 
 

@@ -15,14 +15,14 @@ from wattwise import v1
 from wattwise.commands.actions import add_id, plain, print_json
 from wattwise.commands.humanize import duration, end_reason, energy_of, joules, moment
 from wattwise.commands.main import complain, say
-from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
+from wattwise.commands.trials_file import OPTIONAL, FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED
 
 _MOST_FAULTS = 100
 """Ends of trials that no measurement has decided, besides those by which a trainer ends a trial for good."""
-FORMAT = """The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
+FORMAT = f"""The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
 
   trial,batch_size,epoch,time_seconds,energy_joules,metric
   2026-10-01,128,1,61.2,18100,0.91
@@ -30,8 +30,8 @@ FORMAT = """The file has a line of column names, then one for each epoch of a tr
   2026-10-02,256,3,140.1,42000,0.98
 
 time_seconds and energy_joules are sums since the start of the trial; an empty energy_joules means that no energy was
-measured. Optional columns are end_reason,
-limit_watts_per_gpu and start_time. A trial is known by its name: importing a file again changes nothing.
+measured. Optional columns are {", ".join(OPTIONAL[:-1])} and
+{OPTIONAL[-1]}. A trial is known by its name: importing a file again changes nothing.
 A trial has at most 5,000 lines; if it has more, leave out some of its earlier epochs.
 """
 
@@ -153,6 +153,8 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
     )
     if trial.start_time is not None:
         request.start_time.FromDatetime(trial.start_time)
+    if trial.monitor is not None:
+        request.monitor.CopyFrom(trial.monitor.to_message())
     return request
 
 

@@ -428,12 +428,12 @@ def _with_uncounted(text: str, row: JobTrial) -> str:
 
 def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
     """The numbers of the trials that do not count, or that the search did not choose."""
-    numbers: dict[str, list[int]] = {"excluded trials": [], "requested trials": [], "imported trials": []}
+    numbers: dict[str, list[int]] = {"excluded trials": [], "set by a person": [], "imported trials": []}
     for trial in trials:
         if trial.excluded:
             numbers["excluded trials"].append(trial.id.trial_number)
         if trial.origin == v1.TRIAL_ORIGIN_REQUESTED:
-            numbers["requested trials"].append(trial.id.trial_number)
+            numbers["set by a person"].append(trial.id.trial_number)
         if trial.origin == v1.TRIAL_ORIGIN_IMPORTED:
             numbers["imported trials"].append(trial.id.trial_number)
     for name, found in numbers.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +15,11 @@ from wattwise import v1
 from wattwise.commands.csv_file import SEPARATED, CsvFile, number_in
 from wattwise.errors import Violation, WattwiseError
 from wattwise.files import FileError
+from wattwise.monitor.kind import EnergyQuality, MonitorKinds
 from wattwise.training.rules import reaches_target
 
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
-OPTIONAL = ("end_reason", "limit_watts_per_gpu", "start_time")
+OPTIONAL = ("end_reason", "limit_watts_per_gpu", "start_time", "monitor", "energy_quality")
 LONGEST_NAME = 200
 MOST_EPOCHS = 5_000
 """The most measurements of one trial that a server accepts."""
@@ -36,6 +37,7 @@ _UNDECIDED = {
 }
 _DECIDED = ("target_reached", "max_epochs")
 """What the measurements must show."""
+_QUALITIES = {quality.name.lower(): quality for quality in EnergyQuality}
 
 T = TypeVar("T")
 
@@ -55,6 +57,7 @@ class FileTrial:
         measurements: by ascending epoch; empty if it ended before its first epoch did.
         end_reason: how it ended, unless the measurements decide it.
         start_time: None if unknown.
+        monitor: what measured the energy; None if unknown.
     """
 
     name: str
@@ -63,6 +66,7 @@ class FileTrial:
     measurements: list[v1.Measurement] = field(default_factory=list)
     end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
     start_time: datetime | None = None
+    monitor: MonitorKinds | None = None
 
 
 class TrialsFile(NamedTuple):
@@ -188,6 +192,7 @@ class _Reader:
         size = self._same(rows, "batch_size", self._batch_size, required=True)
         trial = FileTrial(name, size or 0, rows[0].line)
         trial.start_time = self._same(rows, "start_time", _time)
+        trial.monitor = self._monitor(rows)
         reason = self._same(rows, "end_reason", _end_reason)
         measured = [(row, self._measurement(row)) for row in rows if any(name in row.cells for name in _MEASURED)]
         if not measured and reason in (None, "completed", *_DECIDED):
@@ -229,6 +234,16 @@ class _Reader:
                 fault = f"is {row.cells[column]}, but line {first[0].line} of the same trial has {before}"
                 self._fault(row.line, column, fault)
         return None if first is None else first[1]
+
+    def _monitor(self, rows: Sequence[_Row]) -> MonitorKinds | None:
+        monitor = self._same(rows, "monitor", MonitorKinds.of_text)
+        quality = self._same(rows, "energy_quality", _quality)
+        if quality is None:
+            return monitor
+        if not any("monitor" in row.cells for row in rows):
+            (line, *_) = (row.line for row in rows if "energy_quality" in row.cells)
+            self._fault(line, "monitor", "is empty, but energy_quality is not; fill in both or neither")
+        return None if monitor is None else replace(monitor, quality=quality)
 
     def _batch_size(self, text: str) -> int:
         size = _whole(text)
@@ -321,6 +336,13 @@ def _end_reason(text: str) -> str:
     if reason not in (*_UNDECIDED, *_DECIDED):
         raise ValueError(f"is not an end reason; use one of {', '.join((*_UNDECIDED, *_DECIDED))}, or leave it empty")
     return reason
+
+
+def _quality(text: str) -> EnergyQuality:
+    quality = _QUALITIES.get("_".join(text.lower().split()))
+    if quality is None:
+        raise ValueError(f"is not an energy quality; use one of {', '.join(_QUALITIES)}, or leave it empty")
+    return quality
 
 
 def _time(text: str) -> datetime:

@@ -52,6 +52,10 @@ class MonitorKinds:
         estimated = self.quality is EnergyQuality.ESTIMATED
         return MonitorKinds(self.kinds, self.quality if estimated else EnergyQuality.PARTLY_ESTIMATED)
 
+    def to_message(self) -> v1.Monitor:
+        """The kinds as a message."""
+        return v1.Monitor(kinds=self.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{self.quality.name}"))
+
     @staticmethod
     def of_message(message: v1.Monitor) -> MonitorKinds:
         """The kinds of a message."""
@@ -64,6 +68,21 @@ class MonitorKinds:
             case {"kinds": [*kinds], "quality": str(quality)} if all(map(is_kind, kinds)) and quality in _QUALITIES:
                 return MonitorKinds(tuple(kinds), EnergyQuality(quality))
         return None
+
+    @staticmethod
+    def of_text(text: str) -> MonitorKinds:
+        """The kinds that `monitor_text` has written as this text.
+
+        Raises:
+            ValueError: It is not such a text.
+        """
+        names, bracket, quality = text.removesuffix(")").partition(" (")
+        kinds = tuple(name.strip() for name in names.split("+"))
+        if not all(map(is_kind, kinds)) or (bracket and quality not in _QUALITIES):
+            raise ValueError("is not a monitor; write it like nvml, nvml+rapl, estimate or nvml (partly estimated)")
+        if len(kinds) > MOST_KINDS:
+            raise ValueError(f"has {len(kinds)} kinds; use at most {MOST_KINDS}")
+        return MonitorKinds(kinds, EnergyQuality(quality)) if bracket else MonitorKinds.of(kinds)
 
     @staticmethod
     def of(kinds: Sequence[str]) -> MonitorKinds:

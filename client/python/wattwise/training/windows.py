@@ -16,11 +16,6 @@ _SHORTEST_SECONDS = 1e-6
 """The shortest window: the server refuses a trial whose time is 0."""
 
 
-def _monitor_message(known: MonitorKinds) -> v1.Monitor:
-    """The monitor as a message."""
-    return v1.Monitor(kinds=known.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{known.quality.name}"))
-
-
 def training_result(trial: v1.TrialId, progress: Progress, metric: float, monitor: MonitorKinds) -> v1.TrainingResult:
     """The measurement of an epoch as the server takes it, which has NaN for a metric that is not finite."""
     return v1.TrainingResult(
@@ -31,7 +26,7 @@ def training_result(trial: v1.TrialId, progress: Progress, metric: float, monito
             energy_joules=joules_or_none(progress.energy_joules),
             metric=metric if math.isfinite(metric) else math.nan,
         ),
-        monitor=_monitor_message(monitor),
+        monitor=monitor.to_message(),
     )
 
 

@@ -830,8 +830,8 @@ class Decision(_message.Message):
     """
     cost_bound: _builtins.float
     """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-    converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected to
-    cost less.
+    converged yet, a person set the batch size of the trial, or this is the best known batch size and starting again is not
+    expected to cost less.
     """
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:

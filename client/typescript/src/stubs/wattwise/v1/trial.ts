@@ -727,8 +727,8 @@ export interface Decision {
     | undefined;
   /**
    * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-   * converged yet, a person requested the trial, or this is the best known batch size and starting again is not expected to
-   * cost less.
+   * converged yet, a person set the batch size of the trial, or this is the best known batch size and starting again is not
+   * expected to cost less.
    */
   costBound?:
     | number
