@@ -874,7 +874,8 @@ class Trial(NamedTuple):
         self, cost: float, bound: float | None, reached: bool, best_known: bool, interval: timedelta | None
     ) -> Trial:
         """Returns a running trial with what is current. Faster than `_replace`, for every report."""
-        return Trial._make((*self[:_COST], cost, bound, False, reached, None, best_known, interval))
+        current = cost, bound, False, reached, None, best_known, interval
+        return Trial._make((*self[:_COST], *current, *self[_BEHIND_OUTCOME:]))
 
     @property
     def role(self) -> PruningGtsRole | None:

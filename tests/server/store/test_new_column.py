@@ -74,12 +74,14 @@ class Databases:
             assert server.stop() == 0
 
     def deliver(self, url: str, launch: str) -> Sequence[v1.Trial]:
-        """Reports an epoch of a launch's trial, which reaches the target; returns the list of trials."""
+        """Reports two epochs of a launch, of which the second reaches the target; returns the list of trials."""
         with LiveServer(self._folder, url) as server:
             server.environment |= self._environment
             server.start()
             trainer = Trainer(server.trainer, job_id="test-j")
-            assert trainer.report(trainer.next(launch), 10.0).target_reached
+            trial = trainer.next(launch)
+            assert not trainer.report(trial, 10.0, metric=0.1).stop_train
+            assert trainer.report(trial, 20.0, epoch=2, time=2.0).target_reached
             trials = server.admin.ListTrials(v1.ListTrialsRequest(job_id="test-j")).trials
             assert server.stop() == 0
         return trials
