@@ -323,7 +323,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         numbers("trials", lambda row: row.num_trials, priority=6),
         numbers("deliveries", lambda row: row.num_deliveries, priority=3),
         numbers("missed", lambda row: row.num_missed, priority=7),
-        numbers("failed", lambda row: row.num_undecided, priority=8),
+        numbers("undecided", lambda row: row.num_undecided, priority=8),
         numbers(f"mean cost{mark}", lambda row: row.mean and row.mean.cost, joules, priority=1),
         numbers(f"mean energy{mark}", lambda row: row.mean and (row.mean.energy_joules or None), joules, priority=4),
         numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
@@ -338,7 +338,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
     every = ""
     if since := statistics.savings.compared_from_trial:
         every = f" All trials are counted, also those from before trial {since}."
-    note = f"Means per delivery: trials that missed the target or failed are left out.{every}"
+    note = f"Means per delivery: trials that missed the target or ended undecided are left out.{every}"
     print_table(columns, rows, notes=lambda _rows, _names: [note])
 
 
