@@ -607,23 +607,11 @@ class Usage(NamedTuple):
 
     def plus(self, other: Usage) -> Usage:
         """Returns the sum; it leaves out what is unknown of one of both."""
-        return Usage(
-            self.time_seconds + other.time_seconds,
-            _sum(self.energy_joules, other.energy_joules),
-            self.cost + other.cost,
-            _sum(self.money, other.money),
-            _sum(self.carbon_grams, other.carbon_grams),
-        )
+        return Usage._make(map(_sum, self, other))
 
     def times(self, factor: float) -> Usage:
         """Returns a multiple."""
-        return Usage(
-            factor * self.time_seconds,
-            None if self.energy_joules is None else factor * self.energy_joules,
-            factor * self.cost,
-            None if self.money is None else factor * self.money,
-            None if self.carbon_grams is None else factor * self.carbon_grams,
-        )
+        return Usage._make(None if each is None else factor * each for each in self)
 
 
 class Quantities(NamedTuple):
@@ -699,22 +687,25 @@ class Totals(NamedTuple):
 
     def plus(self, other: Totals) -> Totals:
         """Returns those of both together."""
-        return Totals(
-            self.num_jobs + other.num_jobs,
-            self.num_running_trials + other.num_running_trials,
-            self.num_deliveries + other.num_deliveries,
-            self.num_missed + other.num_missed,
-            self.num_failed + other.num_failed,
-            self.num_interrupted + other.num_interrupted,
-            self.spent.plus(other.spent),
-            self.saved.plus(other.saved),
-            self.num_jobs_with_savings + other.num_jobs_with_savings,
-            self.saved_at_least.plus(other.saved_at_least),
-            self.at_most.plus(other.at_most),
-            self.lost.plus(other.lost),
-            Counter(self.verdicts) + Counter(other.verdicts),
-            self.num_jobs_needing_attention + other.num_jobs_needing_attention,
-            max(filter(None, (self.last_time, other.last_time)), default=None),
+        # A field that is missing here is an error.
+        return Totals._make(
+            (
+                self.num_jobs + other.num_jobs,
+                self.num_running_trials + other.num_running_trials,
+                self.num_deliveries + other.num_deliveries,
+                self.num_missed + other.num_missed,
+                self.num_failed + other.num_failed,
+                self.num_interrupted + other.num_interrupted,
+                self.spent.plus(other.spent),
+                self.saved.plus(other.saved),
+                self.num_jobs_with_savings + other.num_jobs_with_savings,
+                self.saved_at_least.plus(other.saved_at_least),
+                self.at_most.plus(other.at_most),
+                self.lost.plus(other.lost),
+                Counter(self.verdicts) + Counter(other.verdicts),
+                self.num_jobs_needing_attention + other.num_jobs_needing_attention,
+                max(filter(None, (self.last_time, other.last_time)), default=None),
+            )
         )
 
 
