@@ -155,7 +155,7 @@ def test_nobody_has_ended_a_lost_trial() -> None:
 @pytest.mark.parametrize(
     ("fields", "best_known", "why"),
     [
-        ({"origin": TrialOrigin.REQUESTED}, True, "requested"),
+        ({"origin": TrialOrigin.REQUESTED}, True, "set by a person"),
         ({"origin": TrialOrigin.IMPORTED}, True, "imported"),
         ({}, True, "16 is the best known"),
     ],
