@@ -511,14 +511,14 @@ class BatchSizeOptimizer:
                 missed = f"{missed} in {self._attempt} attempts; the last"
             if self._attempt >= tries:
                 trial.announce_decision()
-                raise TrainFailError(f"{missed}: {trial.miss()}", trial.decision)
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision)
             if not (trial.out_of_memory or trial.info.rank):
                 log.warning("attempt %d of %d did not reach the target: %s", self._attempt, tries, trial.outcome)
             self._begin_again(self._attempt + 1)
             try:
                 self.get_batch_size()
             except (JobNotFoundError, TrialDeletedError):
-                raise TrainFailError(f"{missed}: {trial.miss()}", trial.decision) from None
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision) from None
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch, and opens the next window. Does nothing once training is over.

@@ -24,8 +24,6 @@ from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial
 
 _END_SECONDS = 5.0
-_HINT = "; `wattwise jobs show "
-"""Begins the last part of a decision's message about a missed target, which says where the advice is."""
 
 
 class RunningTrial:
@@ -279,10 +277,6 @@ class RunningTrial:
         self.close(reason)
         if self._reporter is not None:
             self._reporter.close_window()
-
-    def miss(self) -> str:
-        """How the trial ended, and what to do so that a launch may deliver a model; all ranks must call it."""
-        return f"{self.outcome.partition(_HINT)[0]}; {self.remedy()}"
 
     def remedy(self) -> str:
         """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
