@@ -110,7 +110,7 @@ class InProcess:
         played = self._running.pop(trial.number)
         if last is not None:
             measured, verdict = last
-            price, bound = verdict.cost, verdict.bound
+            price, bound = verdict.cost, verdict.cost_bound
             reached = verdict.target_reached
             played = played._replace(last=measured, cost=price, cost_bound=bound, target_reached=reached)
             if verdict.end_reason is not None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import Decision, EndReason, EnergyQuality, Job, JobSpec, Measurement, Trial, TrialOrigin
 from wattwise_server.errors import jobs_command
-from wattwise_server.policy.stopping import Verdict, with_current_cost, with_verdict
+from wattwise_server.policy.stopping import Verdict, has_best_known, with_current_cost
 
 _HOW_FAR = {EnergyQuality.PARTLY_ESTIMATED: "partly an estimate", EnergyQuality.ESTIMATED: "an estimate"}
+
+
+Outcome: TypeAlias = Verdict | Trial
+"""How a trial goes: the verdict about a running one, or what a trial with its current cost says itself."""
 
 
 def decision_for(job: Job, trial: Trial, verdict: Verdict | None = None) -> Decision:
@@ -20,8 +25,10 @@ def decision_for(job: Job, trial: Trial, verdict: Verdict | None = None) -> Deci
         trial: The trial.
         verdict: The verdict about the newest measurement of a running trial, if it is known already.
     """
-    current = with_current_cost(job, trial) if verdict is None else with_verdict(job, trial, verdict)
-    return decision(job.spec, current)
+    if verdict is None:
+        return decision(job.spec, with_current_cost(job, trial))
+    # Without a copy of the trial: for every report.
+    return _decision(job.spec, trial, verdict, best_known=has_best_known(job))
 
 
 def decision(spec: JobSpec, trial: Trial) -> Decision:
@@ -29,51 +36,55 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
 
     All of it follows from the trial, so that a repetition gets the same answer.
     """
-    ended = not trial.running
+    return _decision(spec, trial, trial, best_known=trial.best_known)
+
+
+def _decision(spec: JobSpec, trial: Trial, outcome: Outcome, *, best_known: bool) -> Decision:
+    running = trial.running
     return Decision(
-        ended,
-        trial.converged,
-        trial.target_reached,
-        _message(spec, trial),
-        trial.end_reason,
+        not running,
+        outcome.converged,
+        outcome.target_reached,
+        _message(spec, trial, outcome, best_known=best_known),
+        outcome.end_reason,
         trial.last.epoch if trial.last else 0,
-        trial.cost,
-        trial.cost_bound,
-        trial.heartbeat_interval,
+        outcome.cost,
+        outcome.cost_bound,
+        spec.heartbeat_interval if running else None,
         trial.all_warnings,
     )
 
 
-def _message(spec: JobSpec, trial: Trial) -> str:
+def _message(spec: JobSpec, trial: Trial, outcome: Outcome, *, best_known: bool) -> str:
     """Returns why the trial ends or continues, whether its energy is an estimate and, after a miss, what to do next."""
     if trial.undecided:
         return _failed(trial)
-    if trial.last is None or trial.cost is None:
+    if trial.last is None or outcome.cost is None:
         message = "continue: nothing has been reported yet"
     else:
-        message = _outcome(spec, trial, trial.last, trial.cost)
+        bound = _bound(spec, trial, outcome.cost_bound, best_known=best_known)
+        message = _numbers(spec, trial.last, outcome, f"cost {with_unit(outcome.cost)}, {bound}")
     if trial.monitor.quality is not EnergyQuality.MEASURED:
         message = f"{message}; the energy is {_HOW_FAR[trial.monitor.quality]}"
-    if trial.running or trial.target_reached:
+    if trial.running or outcome.target_reached:
         return message
     # It may be followed by another attempt, or by the job's advice, and must not contradict them.
     return f"{message}; {jobs_command('show', trial.job_id)} says whether to change something before the next launch"
 
 
-def _outcome(spec: JobSpec, trial: Trial, last: Measurement, cost: float) -> str:
-    if not trial.target_reached and math.isclose(last.metric, spec.target_metric, rel_tol=1e-5):
+def _numbers(spec: JobSpec, last: Measurement, outcome: Outcome, price: str) -> str:
+    if not outcome.target_reached and math.isclose(last.metric, spec.target_metric, rel_tol=1e-5):
         # Rounded, a metric just short of the target looks as if it had reached it.
         metric = f"metric {last.metric!r}, target {spec.target_metric!r}"
     else:
         metric = f"metric {last.metric:.6g}, target {spec.target_metric:.6g}"
-    price = f"cost {with_unit(cost)}, {_bound(spec, trial)}"
     epoch = f"epoch {last.epoch} of {spec.max_epochs}"
-    match trial.end_reason:
+    match outcome.end_reason:
         case None:
             return f"continue: {metric} in {epoch}; {price}"
         case EndReason.TARGET_REACHED:
             return f"target reached: {metric} in {epoch}; {price}"
-        case EndReason.COST_BOUND if trial.target_reached:
+        case EndReason.COST_BOUND if outcome.target_reached:
             return f"target reached, but cost bound exceeded: {price} in {epoch}; {metric}"
         case EndReason.COST_BOUND:
             return f"cost bound exceeded: {price} in {epoch}; {metric}"
@@ -83,17 +94,17 @@ def _outcome(spec: JobSpec, trial: Trial, last: Measurement, cost: float) -> str
             return f"max epochs reached: {epoch}; {metric}; {price}"
 
 
-def _bound(spec: JobSpec, trial: Trial) -> str:
+def _bound(spec: JobSpec, trial: Trial, bound: float | None, *, best_known: bool) -> str:
     """Returns the bound of a trial, or why it has none; before anything has reached the target, there is none yet."""
     if spec.beta_knob is None:
         return "no cost bound"
-    if trial.cost_bound is not None:
-        return f"bound {with_unit(trial.cost_bound)}"
+    if bound is not None:
+        return f"bound {with_unit(bound)}"
     if trial.origin is TrialOrigin.REQUESTED:
         return "no bound: its batch size was set by a person"
     if trial.origin is TrialOrigin.IMPORTED:
         return "no bound: it was imported"
-    return f"no bound: {trial.batch_size} is the best known batch size" if trial.best_known else "no cost bound yet"
+    return f"no bound: {trial.batch_size} is the best known batch size" if best_known else "no cost bound yet"
 
 
 def _failed(trial: Trial) -> str:

@@ -13,7 +13,7 @@ class Verdict(NamedTuple):
     """The judgement of a measurement. `end_reason` is None when training continues."""
 
     cost: float
-    bound: float | None
+    cost_bound: float | None
     converged: bool
     target_reached: bool
     end_reason: EndReason | None
@@ -63,14 +63,9 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
     """Returns a trial; a running one with its current cost and bound."""
     if not trial.running:
         return trial
-    bound = bound_of(job, trial)
-    if trial.last is not None:
-        return with_verdict(job, trial, judge(job.spec, bound, trial.last))
-    interval = job.spec.heartbeat_interval
-    return trial._replace(cost_bound=bound, best_known=has_best_known(job), heartbeat_interval=interval)
-
-
-def with_verdict(job: Job, trial: Trial, verdict: Verdict) -> Trial:
-    """Returns a running trial with its current cost and bound, which the verdict about its newest measurement has."""
-    interval = job.spec.heartbeat_interval
-    return trial.with_current(verdict.cost, verdict.bound, verdict.target_reached, has_best_known(job), interval)
+    bound, interval = bound_of(job, trial), job.spec.heartbeat_interval
+    trial = trial._replace(cost_bound=bound, best_known=has_best_known(job), heartbeat_interval=interval)
+    if trial.last is None:
+        return trial
+    verdict = judge(job.spec, bound, trial.last)
+    return trial._replace(cost=verdict.cost, target_reached=verdict.target_reached)

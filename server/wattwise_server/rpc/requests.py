@@ -182,15 +182,16 @@ def result(measured: v1.TrainingResult) -> Report:
         fault = "is not set; send what was measured up to the end of the epoch"
         raise InvalidResultError(Violation("result.measurement", fault))
     sent = measured.measurement
+    # By position, which is faster: for every report.
     return Report(
-        trial=key,
-        epoch=sent.epoch,
-        time_seconds=sent.time_seconds,
-        energy_joules=sent.energy_joules if sent.HasField("energy_joules") else None,
-        metric=sent.metric if sent.HasField("metric") else None,
-        monitor=_monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
-        computed=_computed_usage(sent.computed) if sent.HasField("computed") else None,
-        limit_watts_per_gpu=_limit(sent.power_setting),
+        key,
+        sent.epoch,
+        sent.time_seconds,
+        sent.energy_joules if sent.HasField("energy_joules") else None,
+        sent.metric if sent.HasField("metric") else None,
+        _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
+        _computed_usage(sent.computed) if sent.HasField("computed") else None,
+        _limit(sent.power_setting),
     )
 
 

@@ -102,7 +102,7 @@ def decide(progress: Progress, verdict: Verdict, now: datetime) -> Progress:
     place = None if trial.doubtful else job.num_observations + 1
     trial = _ended(job, trial, TrialStatus.DECIDED, verdict.end_reason, now)._replace(
         cost=verdict.cost,
-        cost_bound=verdict.bound,
+        cost_bound=verdict.cost_bound,
         converged=verdict.converged,
         target_reached=verdict.target_reached,
         observation=place,
