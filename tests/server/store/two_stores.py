@@ -9,6 +9,7 @@ from datetime import datetime
 
 from wattwise_server.clock import Clock, steady_clock
 from wattwise_server.domain import TrialId
+from wattwise_server.observability.observers import Observer
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.reads import PostgresReads
@@ -55,6 +56,16 @@ class InTurns:
         """Checks both."""
         for store in self.stores:
             store.check()
+
+    @property
+    def observer(self) -> Observer:
+        """That of both."""
+        return self.stores[0].observer
+
+    @observer.setter
+    def observer(self, observer: Observer) -> None:
+        for store in self.stores:
+            store.observer = observer
 
     @property
     def reads(self) -> PostgresReads:
