@@ -227,6 +227,18 @@ def serve_requests(connection: socket.socket) -> int:
         os.dup2(stream, number)
     os.closerange(3, max(status_pipe, connection.detach(), *streams, *status_pipes.values()) + 1)
     arguments, environment, folder = json.loads(request)
+    _take_over(environment, folder)
+    try:
+        _statuses.append(serve.main(arguments[1:]) if arguments[0] == "serve" else main(arguments))
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        _statuses.append(end.code)
+    return _statuses[0]
+
+
+def _take_over(environment: dict[str, str], folder: str) -> None:
+    """Make this fork look like a process that was started in a folder."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -235,13 +247,6 @@ def serve_requests(connection: socket.socket) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - as Python opens them
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - likewise
-    try:
-        _statuses.append(serve.main(arguments[1:]) if arguments[0] == "serve" else main(arguments))
-    except SystemExit as end:
-        if not isinstance(end.code, int):
-            raise
-        _statuses.append(end.code)
-    return _statuses[0]
 
 
 def _end_at_once() -> None:

@@ -683,7 +683,7 @@ class StoreConformance(FigureTests):
             assert known == [False, True, False]
 
     async def test_events_are_published_once_the_changes_are_durable(self, opener: Opener) -> None:
-        """In order, before the block exits; not of a block that raised or only read."""
+        """Events are published in their order before the block exits, and not if the block raised or only read."""
         job, published = a_job(), Published()
         async with opener() as store:
             store.observer = published
