@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from wattwise import Client, WattwiseError, v1
+from wattwise import Client, v1
 from wattwise.commands.answer import answer
+from wattwise.errors import WattwiseError
 from wattwise.streams import run_command
 
 from examples.digits.job import PREFIX

@@ -16,7 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
-from wattwise import BatchSizeOptimizer, JobSpec, TrainFailError
+from wattwise import BatchSizeOptimizer, JobSpec
+from wattwise.errors import TrainFailError
 
 from examples.digits.job import TARGET_MISSED, job_spec
 from examples.digits.monitor import energy_monitor

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise import Client, JobSpec, NoBatchSizeLeftError, v1
+from wattwise import Client, JobSpec, v1
+from wattwise.errors import NoBatchSizeLeftError
 
 from wattwise_replay.engines import Dispatch, TrialEnd
 from wattwise_replay.errors import ExhaustedError, ReplayError

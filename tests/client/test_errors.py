@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wattwise
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    EstimateMonitor,
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, errors, v1
+from wattwise.errors import (
     JobNotFoundError,
     ServerError,
     ServerUnavailableError,
     TrainFailError,
     Violation,
     WattwiseError,
-    v1,
 )
 from wattwise.rpc.statuses import BY_REASON
 
@@ -31,8 +27,7 @@ from tests.client.training.script import job_spec
 
 
 def _all_errors() -> list[type[WattwiseError]]:
-    values = [getattr(wattwise, name) for name in wattwise.__all__]
-    return [value for value in values if isinstance(value, type) and issubclass(value, WattwiseError)]
+    return [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, WattwiseError)]
 
 
 def test_every_reason_has_its_exception() -> None:

@@ -106,3 +106,14 @@ def test_public_names_exist() -> None:
     assert all(getattr(wattwise, name) is not None for name in wattwise.__all__)
     with pytest.raises(AttributeError, match="BatchSizeOptimiser"):
         _ = wattwise.BatchSizeOptimiser  # type: ignore[attr-defined]  # misspelt on purpose
+
+
+def test_errors_have_a_module_of_their_own() -> None:
+    """An error that is accessed in or imported from `wattwise` raises an error that names its module."""
+    assert not hasattr(wattwise, "JobNotFoundError")
+    with pytest.raises(AttributeError, match=r"from wattwise\.errors import JobNotFoundError"):
+        _ = wattwise.JobNotFoundError  # type: ignore[attr-defined]  # as users of another version write
+    with pytest.raises(ImportError, match=r"from wattwise\.errors import JobNotFoundError"):
+        from wattwise import JobNotFoundError  # type: ignore[attr-defined]  # noqa: F401, PLC0415 - the same
+    with pytest.raises(ImportError, match="cannot import name 'JobNotFound'"):
+        from wattwise import JobNotFound  # type: ignore[attr-defined]  # noqa: F401, PLC0415 - misspelt on purpose

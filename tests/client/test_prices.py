@@ -17,19 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    EstimateMonitor,
-    GpuGroup,
-    InvalidArgumentError,
-    InvalidJobSpecError,
-    JobDiffersError,
-    JobSpec,
-    Violation,
-    eta_from_prices,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, GpuGroup, JobSpec, eta_from_prices, v1
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation
 from wattwise.training.driver_launch import spec_from_json, spec_to_json
 from wattwise.training.rules import cost, resolved
 

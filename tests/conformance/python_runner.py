@@ -15,7 +15,8 @@ from typing import Any
 import grpc
 import yaml
 from google.protobuf.message import Message
-from wattwise import Client, GpuGroup, JobSpec, WattwiseError, v1
+from wattwise import Client, GpuGroup, JobSpec, v1
+from wattwise.errors import WattwiseError
 
 from tests.conformance.refusal import MismatchError, Refused
 from tests.conformance.replay import Replay

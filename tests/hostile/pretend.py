@@ -11,7 +11,8 @@ import math
 import sys
 import time
 
-from wattwise import BatchSizeOptimizer, GpuGroup, JobSpec, TrainFailError, WattwiseError
+from wattwise import BatchSizeOptimizer, GpuGroup, JobSpec
+from wattwise.errors import TrainFailError, WattwiseError
 from wattwise.monitor import Window
 
 

@@ -10,9 +10,8 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import (
     InvalidRequestError,
     NotPossibleNowError,
     PermissionDeniedError,
@@ -21,10 +20,9 @@ from wattwise import (
     ServerUnavailableError,
     UnauthenticatedError,
     UnsupportedCallError,
+    Violation,
     WattwiseError,
-    v1,
 )
-from wattwise.errors import Violation
 from wattwise_replay.own_trials import from_server
 
 from tests.client.commands.conftest import records

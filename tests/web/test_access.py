@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
-from wattwise import Client, Credentials, ServerUnavailableError
+from wattwise import Client, Credentials
+from wattwise.errors import ServerUnavailableError
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 from wattwise_web import live

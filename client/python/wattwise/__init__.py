@@ -12,121 +12,42 @@
             ...  # train an epoch, then evaluate it
             attempt.on_evaluate(metric)
 
-Each public name is imported on first use: `import wattwise` is fast, and the server imports `wattwise.v1` and the
-modules that read files, variables and arguments.
+Exceptions are in `wattwise.errors`. Each public name is imported on first use: `import wattwise` is fast, and the
+server imports `wattwise.v1` and the modules that read files, variables and arguments.
 """
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from wattwise.errors import (
-        CredentialsError,
-        DeadlineError,
-        InvalidAddressError,
-        InvalidAnswerError,
-        InvalidArgumentError,
-        InvalidJobSpecError,
-        InvalidRequestError,
-        InvalidResultError,
-        JobDiffersError,
-        JobNotFoundError,
-        MetricTypeError,
-        MonitorError,
-        NoBatchSizeLeftError,
-        NoDriverError,
-        NotPossibleNowError,
-        OperationOrderError,
-        PermissionDeniedError,
-        PowerProfileError,
-        ResourceExhaustedError,
-        ResumeError,
-        ServerError,
-        ServerUnavailableError,
-        TrainerSetupError,
-        TrainFailError,
-        TrialDeletedError,
-        TrialNotFoundError,
-        UnauthenticatedError,
-        UnsupportedCallError,
-        UntrustedServerError,
-        Violation,
-        WattwiseError,
-    )
-    from wattwise.integrations.fitting import fit_attempts
-    from wattwise.integrations.learning_rate import scaled_learning_rate, scaled_steps
-    from wattwise.integrations.loader import data_loader
-    from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
-    from wattwise.power.optimizer import PowerLimitOptimizer
-    from wattwise.prices import eta_from_prices
-    from wattwise.rpc.client import Client
-    from wattwise.rpc.credentials import Credentials
-    from wattwise.spec import GpuGroup, JobSpec
-    from wattwise.training.attempts import Attempt
-    from wattwise.training.optimizer import BatchSizeOptimizer
+    from wattwise.integrations.fitting import fit_attempts as fit_attempts
+    from wattwise.integrations.learning_rate import scaled_learning_rate as scaled_learning_rate
+    from wattwise.integrations.learning_rate import scaled_steps as scaled_steps
+    from wattwise.integrations.loader import data_loader as data_loader
+    from wattwise.monitor import AmdSmiMonitor as AmdSmiMonitor
+    from wattwise.monitor import CombinedMonitor as CombinedMonitor
+    from wattwise.monitor import EstimateMonitor as EstimateMonitor
+    from wattwise.monitor import Monitor as Monitor
+    from wattwise.monitor import NvmlMonitor as NvmlMonitor
+    from wattwise.monitor import RaplMonitor as RaplMonitor
+    from wattwise.power.optimizer import PowerLimitOptimizer as PowerLimitOptimizer
+    from wattwise.prices import eta_from_prices as eta_from_prices
+    from wattwise.rpc.client import Client as Client
+    from wattwise.rpc.credentials import Credentials as Credentials
+    from wattwise.spec import GpuGroup as GpuGroup
+    from wattwise.spec import JobSpec as JobSpec
+    from wattwise.training.attempts import Attempt as Attempt
+    from wattwise.training.optimizer import BatchSizeOptimizer as BatchSizeOptimizer
 
 # gRPC's core reads this once, at the import of grpc. It would write lines of its own to stderr: at every fork while a
 # stream is open, hence for every data-loader worker; about connections whose faults our errors name; and in a server's
 # log with input of unknown clients, line breaks included.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-__all__ = [
-    "AmdSmiMonitor",
-    "Attempt",
-    "BatchSizeOptimizer",
-    "Client",
-    "CombinedMonitor",
-    "Credentials",
-    "CredentialsError",
-    "DeadlineError",
-    "EstimateMonitor",
-    "GpuGroup",
-    "InvalidAddressError",
-    "InvalidAnswerError",
-    "InvalidArgumentError",
-    "InvalidJobSpecError",
-    "InvalidRequestError",
-    "InvalidResultError",
-    "JobDiffersError",
-    "JobNotFoundError",
-    "JobSpec",
-    "MetricTypeError",
-    "Monitor",
-    "MonitorError",
-    "NoBatchSizeLeftError",
-    "NoDriverError",
-    "NotPossibleNowError",
-    "NvmlMonitor",
-    "OperationOrderError",
-    "PermissionDeniedError",
-    "PowerLimitOptimizer",
-    "PowerProfileError",
-    "RaplMonitor",
-    "ResourceExhaustedError",
-    "ResumeError",
-    "ServerError",
-    "ServerUnavailableError",
-    "TrainFailError",
-    "TrainerSetupError",
-    "TrialDeletedError",
-    "TrialNotFoundError",
-    "UnauthenticatedError",
-    "UnsupportedCallError",
-    "UntrustedServerError",
-    "Violation",
-    "WattwiseError",
-    "__version__",
-    "data_loader",
-    "eta_from_prices",
-    "fit_attempts",
-    "scaled_learning_rate",
-    "scaled_steps",
-]
-
-# Where each name is defined, if not in wattwise.errors.
 _MODULES = {
     "AmdSmiMonitor": "wattwise.monitor.amd_gpu",
     "Attempt": "wattwise.training.attempts",
@@ -148,17 +69,24 @@ _MODULES = {
     "scaled_steps": "wattwise.integrations.learning_rate",
 }
 
+__all__ = list(_MODULES)
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would accept every misspelt name.
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value: object = getattr(importlib.import_module(_MODULES.get(name, "wattwise.errors")), name)
-        globals()[name] = value
-        return value
+        if name in _MODULES:
+            value: object = getattr(importlib.import_module(_MODULES[name]), name)
+            globals()[name] = value
+            return value
+        if name[:1].isupper():
+            errors = importlib.import_module("wattwise.errors")
+            if getattr(getattr(errors, name, None), "__module__", "") == errors.__name__:
+                # An import statement hides the message of an AttributeError.
+                is_import = sys._getframe(1).f_code.co_name == "_handle_fromlist"  # noqa: SLF001 - inspect is slow to import
+                kind = ImportError if is_import else AttributeError
+                raise kind(f"{name} is in wattwise.errors: write `from wattwise.errors import {name}`", name=name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, TrainFailError, TrialDeletedError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import NoDriverError, ResumeError, TrainFailError, TrialDeletedError
 from wattwise.training import spool as spool_module
 from wattwise.training.driver_launch import spec_to_json
 from wattwise.training.journal import Journal, TrialRecord

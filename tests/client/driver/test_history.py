@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from wattwise import WattwiseError
 from wattwise.driver.folder import ADVICE, RunFolder, TriesExhaustedError, folder_name
 from wattwise.driver.history import History, HistoryError, TrialRecord
 from wattwise.driver.output import Board, summary
+from wattwise.errors import WattwiseError
 from wattwise.monitor import MonitorKinds
 
 from tests.client.driver.running import PYTHON

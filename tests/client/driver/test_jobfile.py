@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from wattwise import GpuGroup, Violation
+from wattwise import GpuGroup
 from wattwise.driver.jobfile import JobFileError, read
+from wattwise.errors import Violation
 
 from tests.client.driver.running import HOUSE, Runs, ended, write_job
 from tests.client.test_files import SPECIAL

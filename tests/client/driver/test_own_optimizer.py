@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    Credentials,
-    GpuGroup,
-    InvalidArgumentError,
-    JobDiffersError,
-    JobSpec,
-    TrainerSetupError,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, Credentials, GpuGroup, JobSpec, v1
+from wattwise.errors import InvalidArgumentError, JobDiffersError, TrainerSetupError
 from wattwise.training.driver_launch import spec_to_json
 
 from tests.client.driver.running import JOB, JOB_ID, PYTHON, Runs, write_job

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from wattwise import Attempt, BatchSizeOptimizer, Client, TrainerSetupError, TrainFailError, fit_attempts, v1
+from wattwise import Attempt, BatchSizeOptimizer, Client, fit_attempts, v1
 from wattwise.commands.tables import UNDECIDED
+from wattwise.errors import TrainerSetupError, TrainFailError
 
 from tests.client.integrations.script import Fit, Script
 from tests.client.training.script import StepMonitor, ended, epochs, job_spec, read_line

@@ -16,7 +16,8 @@ pytest.importorskip("accelerate", reason="needs accelerate: make test-trainers")
 
 import torch
 from accelerate import Accelerator, PartialState
-from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, data_loader, v1
+from wattwise import BatchSizeOptimizer, Client, data_loader, v1
+from wattwise.errors import ResumeError, TrainerSetupError
 
 from tests.client.integrations.ranks import last_lines, processes
 from tests.client.integrations.script import FEATURES, Script

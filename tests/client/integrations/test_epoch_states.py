@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from wattwise import TrainerSetupError
+from wattwise.errors import TrainerSetupError
 from wattwise.integrations.epoch_states import EpochState, EpochStates
 
 from tests.client.test_files import SPECIAL

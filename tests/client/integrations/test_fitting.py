@@ -6,7 +6,8 @@ import logging
 import weakref
 
 import pytest
-from wattwise import Attempt, BatchSizeOptimizer, Client, TrainFailError, fit_attempts, v1
+from wattwise import Attempt, BatchSizeOptimizer, Client, fit_attempts, v1
+from wattwise.errors import TrainFailError
 
 from tests.client.training.script import StepMonitor, job_spec
 

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.trainers
 pytest.importorskip("transformers", reason="needs Transformers: make test-trainers")
 
 from transformers import TrainerControl, TrainerState, TrainingArguments
-from wattwise import BatchSizeOptimizer, Client, TrainerSetupError
+from wattwise import BatchSizeOptimizer, Client
+from wattwise.errors import TrainerSetupError
 from wattwise.integrations.huggingface import WattwiseCallback, saved_state
 
 from tests.client.integrations.conformance import Listener, TrainerConformance

@@ -17,7 +17,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
-from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError
 from wattwise.integrations.huggingface import WattwiseCallback
 
 from tests.client.integrations.ranks import last_lines, processes

@@ -11,7 +11,8 @@ os.environ["KERAS_BACKEND"] = "torch"
 pytest.importorskip("keras", reason="needs Keras: make test-trainers")
 
 import keras
-from wattwise import BatchSizeOptimizer, TrainerSetupError
+from wattwise import BatchSizeOptimizer
+from wattwise.errors import TrainerSetupError
 from wattwise.integrations.keras import WattwiseCallback
 
 from tests.client.integrations.conformance import Listener, TrainerConformance

@@ -26,7 +26,8 @@ import keras
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
-from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, TrainFailError, fit_attempts, v1
+from wattwise import BatchSizeOptimizer, Client, fit_attempts, v1
+from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError
 from wattwise.integrations.keras import WattwiseCallback, saved_state
 
 from tests.client.integrations import keras_resume

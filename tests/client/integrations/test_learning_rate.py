@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from wattwise import InvalidArgumentError, scaled_learning_rate, scaled_steps
+from wattwise import scaled_learning_rate, scaled_steps
+from wattwise.errors import InvalidArgumentError
 from wattwise.integrations.learning_rate import scaling_rule
 
 

@@ -22,7 +22,8 @@ pytestmark = [
 pytest.importorskip("lightning", reason="needs Lightning: make test-trainers")
 
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import TrainerSetupError
 from wattwise.integrations.lightning import WattwiseCallback, saved_state
 
 from tests.client.integrations.conformance import Listener, TrainerConformance

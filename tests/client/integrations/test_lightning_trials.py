@@ -43,7 +43,8 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, IterableDataset
-from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainerSetupError, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError
 from wattwise.integrations.lightning import WattwiseCallback
 
 from tests.client.integrations.script import EXAMPLES, FEATURES, Script

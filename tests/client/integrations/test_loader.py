@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, InvalidArgumentError, TrainerSetupError, data_loader
+from wattwise import BatchSizeOptimizer, data_loader
+from wattwise.errors import InvalidArgumentError, TrainerSetupError
 
 from tests.client.training.script import StepMonitor, job_spec
 

@@ -12,18 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    CombinedMonitor,
-    InvalidArgumentError,
-    NvmlMonitor,
-    OperationOrderError,
-    PowerLimitOptimizer,
-    PowerProfileError,
-    TrainFailError,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, CombinedMonitor, NvmlMonitor, PowerLimitOptimizer, v1
+from wattwise.errors import InvalidArgumentError, OperationOrderError, PowerProfileError, TrainFailError
 from wattwise.power.settings import profile_settings
 
 from tests.client.monitor.nvml_stub import Machine, Runner

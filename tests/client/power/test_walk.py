@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise import MonitorError, v1
+from wattwise import v1
+from wattwise.errors import MonitorError
 from wattwise.monitor import Window
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 

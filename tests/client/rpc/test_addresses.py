@@ -13,13 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import grpc
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    InvalidAddressError,
-    ServerUnavailableError,
-    UnsupportedCallError,
-)
+from wattwise import BatchSizeOptimizer, Client
+from wattwise.errors import InvalidAddressError, ServerUnavailableError, UnsupportedCallError
 from wattwise.rpc.address import check_address
 
 from tests.client.training.script import StepMonitor, begun, epochs, job_spec

@@ -11,7 +11,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
-from wattwise import Client, InvalidAnswerError, ServerError, ServerUnavailableError, v1
+from wattwise import Client, v1
+from wattwise.errors import InvalidAnswerError, ServerError, ServerUnavailableError
 from wattwise.rpc.answers import check_registered, shown
 
 from tests.client.training.script import job_spec

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoBatchSizeLeftError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import JobNotFoundError, NoBatchSizeLeftError
 
 from tests.client.training.script import StepMonitor, begun, job_spec
 from tests.waiting import wait_until

@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 import pytest
-from wattwise import (
-    Client,
+from wattwise import Client, v1
+from wattwise.errors import (
     DeadlineError,
     InvalidRequestError,
     InvalidResultError,
@@ -21,7 +21,6 @@ from wattwise import (
     OperationOrderError,
     ServerUnavailableError,
     TrialNotFoundError,
-    v1,
 )
 
 from tests.client.training.script import job_spec

@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    Credentials,
+from wattwise import BatchSizeOptimizer, Client, Credentials, v1
+from wattwise.commands.main import main
+from wattwise.errors import (
     CredentialsError,
     PermissionDeniedError,
     ServerUnavailableError,
     TrainFailError,
     UnauthenticatedError,
     UntrustedServerError,
-    v1,
 )
-from wattwise.commands.main import main
 from wattwise.rpc.address import is_loopback, is_this_machine
 from wattwise_server.security.tokens import Role
 

@@ -14,7 +14,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from wattwise import Client, Credentials, JobNotFoundError, ServerUnavailableError, UntrustedServerError, v1
+from wattwise import Client, Credentials, v1
+from wattwise.errors import JobNotFoundError, ServerUnavailableError, UntrustedServerError
 from wattwise.rpc import connection
 from wattwise.rpc.address import is_loopback, server_of, servers_of
 from wattwise.rpc.connection import Connection

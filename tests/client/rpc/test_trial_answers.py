@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from wattwise import InvalidAnswerError, v1
+from wattwise import v1
+from wattwise.errors import InvalidAnswerError
 from wattwise.rpc import answers
 
 SPEC = v1.JobSpec(job_id="job", batch_sizes=[16, 32], default_batch_size=16, max_epochs=10)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import time
 
-from wattwise import BatchSizeOptimizer, TrainFailError
+from wattwise import BatchSizeOptimizer
+from wattwise.errors import TrainFailError
 
 from tests.client.training.script import StepMonitor, job_spec
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, WattwiseError, data_loader
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, data_loader
+from wattwise.errors import WattwiseError
 from wattwise.training import arrivals
 
 

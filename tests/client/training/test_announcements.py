@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import TrainFailError
 
 from tests.client.training.script import StepMonitor, begun, job_spec
 from tests.live_server import LiveServer
@@ -19,7 +20,8 @@ from tests.waiting import wait_until
 TRAINER = """
 import logging, sys
 from tests.client.training.script import StepMonitor, job_spec
-from wattwise import BatchSizeOptimizer, TrainFailError
+from wattwise import BatchSizeOptimizer
+from wattwise.errors import TrainFailError
 {setup}
 job = job_spec(job_id="test-announced", policy="knowledge_gradient", max_epochs=2)
 bso = BatchSizeOptimizer(sys.argv[1], job, monitor=StepMonitor(), timeout=1)

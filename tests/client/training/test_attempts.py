@@ -10,18 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wattwise import (
-    Attempt,
-    BatchSizeOptimizer,
-    Client,
+from wattwise import Attempt, BatchSizeOptimizer, Client, fit_attempts, v1
+from wattwise.errors import (
     InvalidArgumentError,
     NoBatchSizeLeftError,
     OperationOrderError,
     ResumeError,
     ServerUnavailableError,
     TrainFailError,
-    fit_attempts,
-    v1,
 )
 
 from tests.client.conftest import Start

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, InvalidArgumentError, WattwiseError, v1
-from wattwise.errors import log
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import InvalidArgumentError, WattwiseError, log
 from wattwise.training.delivery import deliver_files
 from wattwise.training.ranks import Ranks, _Outcome
 from wattwise.training.spool import Spool

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, v1
+from wattwise.errors import (
     CredentialsError,
-    EstimateMonitor,
     InvalidArgumentError,
     InvalidJobSpecError,
     InvalidResultError,
@@ -28,7 +26,6 @@ from wattwise import (
     ServerUnavailableError,
     TrainFailError,
     WattwiseError,
-    v1,
 )
 
 from tests.client.training.script import GPU, JOULES, StepMonitor, begun, job_spec

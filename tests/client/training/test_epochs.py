@@ -8,14 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    InvalidArgumentError,
-    OperationOrderError,
-    TrainFailError,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import InvalidArgumentError, OperationOrderError, TrainFailError
 
 from tests.client.conftest import Start
 from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, the_trial

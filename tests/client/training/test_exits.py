@@ -13,7 +13,8 @@ import time
 from importlib.util import find_spec
 
 import pytest
-from wattwise import Client, TrainFailError, v1
+from wattwise import Client, v1
+from wattwise.errors import TrainFailError
 from wattwise.training.exits import end_reason
 
 from tests.client.conftest import Start

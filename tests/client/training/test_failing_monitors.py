@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    CombinedMonitor,
-    EstimateMonitor,
-    MetricTypeError,
-    Monitor,
-    MonitorError,
-    RaplMonitor,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, CombinedMonitor, EstimateMonitor, Monitor, RaplMonitor, v1
+from wattwise.errors import MetricTypeError, MonitorError
 from wattwise.monitor import Window
 from wattwise.monitor.plausible import CheckedMonitor
 

@@ -11,17 +11,14 @@ from typing import Any
 
 import grpc
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    Credentials,
+from wattwise import BatchSizeOptimizer, Client, Credentials, JobSpec, PowerLimitOptimizer, v1
+from wattwise.commands.main import main
+from wattwise.errors import (
     InvalidAddressError,
     InvalidArgumentError,
     InvalidJobSpecError,
     JobDiffersError,
-    JobSpec,
     NoBatchSizeLeftError,
-    PowerLimitOptimizer,
     ResourceExhaustedError,
     ResumeError,
     ServerUnavailableError,
@@ -30,9 +27,7 @@ from wattwise import (
     UnauthenticatedError,
     UnsupportedCallError,
     UntrustedServerError,
-    v1,
 )
-from wattwise.commands.main import main
 from wattwise.training import launch
 from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import Client, WattwiseError, errors
+from wattwise import Client, errors
 from wattwise.commands.main import main
+from wattwise.errors import WattwiseError
 from wattwise.training import spool as spool_module
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import DRAFT_SUFFIX, SUFFIX, Journal

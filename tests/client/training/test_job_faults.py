@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, GpuGroup, InvalidJobSpecError, JobSpec
+from wattwise import BatchSizeOptimizer, Client, GpuGroup, JobSpec
+from wattwise.errors import InvalidJobSpecError
 from wattwise.prices import PRICES
 from wattwise.training.job_faults import check_valid
 

@@ -6,7 +6,8 @@ import logging
 import re
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobNotFoundError, JobSpec, MonitorError, v1
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobSpec, v1
+from wattwise.errors import JobNotFoundError, MonitorError
 from wattwise.monitor import Monitor, Window
 
 from tests.client.training.script import StepMonitor, job_spec

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import ResumeError, TrainFailError
 from wattwise.training.delivery import deliver_files
 from wattwise.training.spool import Spool
 

@@ -12,7 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import TrainFailError
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.training import journal as journal_module
 from wattwise.training.exchange import Exchange

@@ -13,15 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    JobDiffersError,
-    OperationOrderError,
-    ResumeError,
-    TrainFailError,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import JobDiffersError, OperationOrderError, ResumeError, TrainFailError
 from wattwise.training.resume import Progress, SavedTrial
 
 from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line

@@ -8,7 +8,8 @@ import logging
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, JobDiffersError, ResumeError, v1
+from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.errors import JobDiffersError, ResumeError
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord

@@ -6,7 +6,7 @@ import logging
 import math
 
 import pytest
-from wattwise import InvalidArgumentError, TrainerSetupError
+from wattwise.errors import InvalidArgumentError, TrainerSetupError
 from wattwise.training.split import GlobalBatch, Split
 
 SPLIT = Split("size", "steps")

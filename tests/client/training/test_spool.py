@@ -19,16 +19,8 @@ from typing import Any
 
 import grpc
 import pytest
-from wattwise import (
-    BatchSizeOptimizer,
-    Client,
-    Credentials,
-    InvalidResultError,
-    PermissionDeniedError,
-    ServerUnavailableError,
-    TrainFailError,
-    v1,
-)
+from wattwise import BatchSizeOptimizer, Client, Credentials, v1
+from wattwise.errors import InvalidResultError, PermissionDeniedError, ServerUnavailableError, TrainFailError
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord

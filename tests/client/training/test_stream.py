@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from wattwise import Client, WattwiseError, v1
+from wattwise import Client, v1
+from wattwise.errors import WattwiseError
 from wattwise.rpc.connection import DecisionStream
 from wattwise.training.exchange import Ending, Exchange
 from wattwise.training.stream import ResultStream

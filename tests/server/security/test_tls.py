@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from wattwise import Client, ServerUnavailableError, UntrustedServerError
+from wattwise import Client
+from wattwise.errors import ServerUnavailableError, UntrustedServerError
 from wattwise.rpc.credentials import Credentials
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
