@@ -1,0 +1,103 @@
+"""The state of a running trial: its link to the server, its progress, and the events that change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+
+class Link(Enum):
+    """Whether the server can be told about the trial now."""
+
+    TRACKED = "tracked"
+    """The server answers and has the trial."""
+    AWAY = "away"
+    """The server does not answer; measurements are kept until it does."""
+    DETACHED = "detached"
+    """The server does not have the trial; nothing is sent until the trial ends, then the whole trial is delivered."""
+
+
+class Progress(Enum):
+    """How far the trial has come."""
+
+    RUNNING = "running"
+    """The training goes on."""
+    DECIDED = "decided"
+    """The server has ended the trial."""
+    ENDED = "ended"
+    """This trainer has ended the trial: by a decision of its own, or because its loop or its process ended."""
+    SETTLED = "settled"
+    """Nothing is left to deliver: the server knows how the trial ended, or has deleted it."""
+
+
+class Event(Enum):
+    """What changes the state of a trial."""
+
+    ANSWERED = "answered"
+    """The server has answered, and the trial goes on."""
+    STOPPED = "stopped"
+    """The server has ended the trial, in an answer or by a message of its own."""
+    DELETED = "deleted"
+    """The server says that the trial was deleted with its job."""
+    UNREACHABLE = "unreachable"
+    """The server does not answer."""
+    UNKNOWN = "unknown"
+    """The server does not have the trial, and has not deleted it: its database was lost or restored."""
+    CLOSED = "closed"
+    """This trainer ends the trial."""
+    DELIVERED = "delivered"
+    """The server has everything that it can get of a trial that is over."""
+
+
+_LINKS: Mapping[tuple[Link, Event], Link] = {
+    (Link.TRACKED, Event.UNREACHABLE): Link.AWAY,
+    (Link.TRACKED, Event.UNKNOWN): Link.DETACHED,
+    (Link.AWAY, Event.ANSWERED): Link.TRACKED,
+    (Link.AWAY, Event.STOPPED): Link.TRACKED,
+    (Link.AWAY, Event.DELETED): Link.TRACKED,
+    (Link.AWAY, Event.UNKNOWN): Link.DETACHED,
+}
+_PROGRESS: Mapping[tuple[Progress, Event], Progress] = {
+    (Progress.RUNNING, Event.STOPPED): Progress.DECIDED,
+    (Progress.RUNNING, Event.DELETED): Progress.SETTLED,
+    (Progress.RUNNING, Event.CLOSED): Progress.ENDED,
+    (Progress.DECIDED, Event.DELETED): Progress.SETTLED,
+    (Progress.DECIDED, Event.DELIVERED): Progress.SETTLED,
+    (Progress.ENDED, Event.STOPPED): Progress.DECIDED,
+    (Progress.ENDED, Event.DELETED): Progress.SETTLED,
+    (Progress.ENDED, Event.DELIVERED): Progress.SETTLED,
+}
+
+
+class TrialState(NamedTuple):
+    """The state of a trial.
+
+    Each event moves the link along the first table and the progress along the second; a dot is no change. A settled
+    trial changes no more, its link neither.
+
+        link      ANSWERED  STOPPED  DELETED  UNREACHABLE  UNKNOWN   CLOSED  DELIVERED
+        tracked   .         .        .        away         detached  .       .
+        away      tracked   tracked  tracked  .            detached  .       .
+        detached  .         .        .        .            .         .       .
+
+        progress  ANSWERED  STOPPED  DELETED  UNREACHABLE  UNKNOWN   CLOSED  DELIVERED
+        running   .         decided  settled  .            .         ended   .
+        decided   .         .        settled  .            .         .       settled
+        ended     .         decided  settled  .            .         .       settled
+        settled   .         .        .        .            .         .       .
+
+    A trial begins as running: tracked if the server gave it; away if the server did not answer but may have it, as that
+    of a checkpoint or a driver; detached on a fallback batch size. A trial of a checkpoint that is over begins as
+    settled. Only a trial that is settled leaves no file in the spool.
+    """
+
+    link: Link = Link.TRACKED
+    progress: Progress = Progress.RUNNING
+
+    def after(self, event: Event) -> TrialState:
+        """Returns the state after an event."""
+        if self.progress is Progress.SETTLED:
+            return self
+        link = _LINKS.get((self.link, event), self.link)
+        return TrialState(link, _PROGRESS.get((self.progress, event), self.progress))
