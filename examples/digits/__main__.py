@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 from wattwise import Client, v1
-from wattwise.commands.answer import answer
 from wattwise.errors import WattwiseError
+from wattwise.presentation.sentences import answer
 from wattwise.streams import run_command
 
 from examples.digits.job import PREFIX

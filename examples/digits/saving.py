@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wattwise.commands.humanize import estimate_mark
+from wattwise.presentation.quantities import estimate_mark
 
 from examples.digits.recurrence import DemoLaunch
 

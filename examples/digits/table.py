@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from wattwise import v1
-from wattwise.commands.humanize import estimate_mark
+from wattwise.presentation.quantities import estimate_mark
 
 from examples.digits.recurrence import DemoLaunch
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 from wattwise import Client, v1
-from wattwise.commands.humanize import end_reason
 from wattwise.driver.history import History, TrialRecord
+from wattwise.presentation.states import end_reason
 from wattwise.spec import enum_constant, max_power_watts
 from wattwise_server.domain import EndReason
 

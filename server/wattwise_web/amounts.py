@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.commands import humanize
-from wattwise.commands.humanize import duration, end_reason, joules, trial_result
-from wattwise.commands.tables import UNDECIDED, has_stages, policy
+from wattwise.presentation import quantities
+from wattwise.presentation.quantities import duration, joules
+from wattwise.presentation.states import UNDECIDED, end_reason, has_stages, policy, trial_result
 from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def step_time(seconds: float) -> str:
 def money(value: float, currency: str) -> str:
     """Money, to the cent; three digits below one."""
     # A currency is any text of the operator's.
-    return f"{_typeset(humanize.money(value, ''))} {currency}".rstrip()
+    return f"{_typeset(quantities.money(value, ''))} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:
     """CO2 equivalent."""
-    return _typeset(humanize.carbon(grams))
+    return _typeset(quantities.carbon(grams))
 
 
 class Moment(NamedTuple):

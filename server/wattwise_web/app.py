@@ -21,9 +21,6 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattwise import v1
-from wattwise.commands.export import CSV_HEADING, csv_row
-from wattwise.commands.humanize import percent
-from wattwise.commands.tables import JobTrial
 from wattwise.errors import (
     CredentialsError,
     DeadlineError,
@@ -37,6 +34,9 @@ from wattwise.errors import (
     UnsupportedCallError,
     WattwiseError,
 )
+from wattwise.presentation.quantities import percent
+from wattwise.presentation.states import JobTrial
+from wattwise.presentation.trial_fields import CSV_HEADING, csv_row
 from wattwise.rpc.answers import shown_from
 
 from wattwise_web import live

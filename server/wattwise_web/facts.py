@@ -10,10 +10,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from wattwise import v1
-from wattwise.commands.answer import main_quantity, shown_saving
-from wattwise.commands.humanize import energy_of
-from wattwise.commands.tables import banned, baseline_waits, beta_knob, direction, has_stages, max_epochs, policy
 from wattwise.monitor.kind import monitor_text
+from wattwise.presentation.quantities import energy_of
+from wattwise.presentation.sentences import main_quantity, shown_saving
+from wattwise.presentation.states import banned, baseline_waits, beta_knob, direction, has_stages, max_epochs, policy
 from wattwise.spec import gpus_text, max_power_watts, policy_name
 
 from wattwise_web import amounts

@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from wattwise import v1
-from wattwise.commands.answer import (
+from wattwise.errors import InvalidRequestError, JobNotFoundError, PermissionDeniedError, WattwiseError
+from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
+from wattwise.presentation.figures import by_batch_size
+from wattwise.presentation.quantities import energy_of, percent
+from wattwise.presentation.sentences import (
     Answer,
     answer,
     change_now,
@@ -21,11 +25,7 @@ from wattwise.commands.answer import (
     since_trial,
     total_answer,
 )
-from wattwise.commands.humanize import energy_of, percent
-from wattwise.commands.savings import by_batch_size
-from wattwise.commands.tables import JobTrial, batch_size_in_use, job_state, listed_state, other_monitors, uncounted
-from wattwise.errors import InvalidRequestError, JobNotFoundError, PermissionDeniedError, WattwiseError
-from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
+from wattwise.presentation.states import JobTrial, batch_size_in_use, job_state, listed_state, other_monitors, uncounted
 from wattwise.rpc.answers import Pages, naming
 from wattwise.spec import enum_name
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
-from wattwise.commands import savings as claims
-from wattwise.commands.answer import (
+from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
+from wattwise.presentation.figures import factor_parts
+from wattwise.presentation.sentences import (
     Answer,
     main_quantity,
     measured_part,
@@ -15,8 +16,7 @@ from wattwise.commands.answer import (
     spent_by_month,
     spent_per_model,
 )
-from wattwise.commands.tables import other_monitors
-from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
+from wattwise.presentation.states import other_monitors
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, plural, span
 
@@ -162,7 +162,7 @@ def _facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, fa
 
 def factor_lines(factors: v1.Factors) -> list[str]:
     """The operator's factors, one line each; empty without any."""
-    lines = [part.replace("CO2", "CO₂") for part in claims.factor_parts(factors)]
+    lines = [part.replace("CO2", "CO₂") for part in factor_parts(factors)]
     if lines and factors.pue != 1:
         lines.append(f"power usage effectiveness {factors.pue:g}")
     return lines

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattwise import v1
-from wattwise.commands.tables import END_REASONS
+from wattwise.presentation.states import END_REASONS
 
 # The limits of a label.
 _LONGEST_KEY, _LONGEST_VALUE = 63, 200

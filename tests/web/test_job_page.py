@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from wattwise import v1
-from wattwise.commands.tables import listed_state
+from wattwise.presentation.states import listed_state
 from wattwise.rpc.client import new_id
 from wattwise_web import amounts
 from wattwise_web.facts import web_url

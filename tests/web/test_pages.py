@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 from wattwise import v1
-from wattwise.commands import humanize
-from wattwise.commands.export import FIELDS
+from wattwise.presentation import quantities
+from wattwise.presentation.trial_fields import FIELDS
 from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
 from wattwise_web.backend import Backend
@@ -436,10 +436,10 @@ def test_running_trials_are_sorted_within_a_page(tmp_path: Path) -> None:
 def test_amounts_are_those_of_the_terminal(value: float) -> None:
     """An amount is written alike on the page and in the terminal, but for the minus sign."""
     for shown, text in (
-        (amounts.cost(value), humanize.joules(value)),
-        (amounts.money(value, "US-$"), humanize.money(value, "US-$")),
-        (amounts.carbon(value), humanize.carbon(value)),
-        (amounts.span(value), humanize.duration(value)),
+        (amounts.cost(value), quantities.joules(value)),
+        (amounts.money(value, "US-$"), quantities.money(value, "US-$")),
+        (amounts.carbon(value), quantities.carbon(value)),
+        (amounts.span(value), quantities.duration(value)),
     ):
         assert shown.replace(amounts.MINUS, "-") == text
 

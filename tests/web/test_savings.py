@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattwise import Client, v1
-from wattwise.commands.answer import total_answer
+from wattwise.presentation.sentences import total_answer
 from wattwise_web import charts, savings
 
 from tests.jobs import Trainer

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattwise import v1
-from wattwise.commands.humanize import percent, step_energy
-from wattwise.commands.tables import Figures, may_be_chosen, status_name
+from wattwise.presentation.figures import Figures
+from wattwise.presentation.quantities import percent, step_energy
+from wattwise.presentation.states import may_be_chosen, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
 from wattwise_web.batch_sizes import Belief, beliefs

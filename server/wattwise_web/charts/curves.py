@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import energy_of
+from wattwise.presentation.quantities import energy_of
 
 from wattwise_web.amounts import cost, metric
 from wattwise_web.charts.base import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise import v1
-from wattwise.commands.answer import main_quantity, month_name, per_delivery
+from wattwise.presentation.sentences import main_quantity, month_name, per_delivery
 
 from wattwise_web.amounts import JOULES
 from wattwise_web.charts.base import GOOD, Chart, Spec, base, rounded, tooltip, unit_axis

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import end_reason, trial_result
+from wattwise.presentation.states import end_reason, trial_result
 
 from wattwise_web.amounts import cost, minute, number
 from wattwise_web.charts.base import (

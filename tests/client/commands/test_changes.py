@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from wattwise import v1
-from wattwise.commands.answer import spent_per_model
 from wattwise.driver.command import savings_claim
+from wattwise.presentation.sentences import spent_per_model
 from wattwise.rpc.credentials import Credentials
 from wattwise_server.usecases.changes import SHOWN_TRIALS
 

@@ -8,8 +8,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from wattwise.commands.csv_file import CsvFile, as_text, csv_line, number_in
+from wattwise.commands.csv_file import CsvFile, number_in
 from wattwise.files import FileError
+from wattwise.presentation.trial_fields import as_text, csv_line
 
 from tests.client.test_files import SPECIAL
 

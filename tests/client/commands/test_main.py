@@ -20,7 +20,7 @@ import pytest
 from google.protobuf.internal import encoder, wire_format
 from wattwise import v1
 from wattwise.commands.main import main
-from wattwise.commands.tables import policy, stage
+from wattwise.presentation.states import policy, stage
 
 from tests.client.commands.conftest import Ask, records, row
 from tests.forking import run

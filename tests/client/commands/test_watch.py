@@ -14,8 +14,8 @@ from itertools import chain
 
 import pytest
 from wattwise import v1
-from wattwise.commands.tables import JobTrial
 from wattwise.commands.watch import _JobTable, _report_age
+from wattwise.presentation.states import JobTrial
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer

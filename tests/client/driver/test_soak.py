@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 from wattwise import Client, v1
-from wattwise.commands.tables import UNDECIDED
+from wattwise.presentation.states import UNDECIDED
 
 from tests.client.driver.running import JOB_ID, Runs, result, shell, with_client, write_job
 from tests.live_server import LiveServer

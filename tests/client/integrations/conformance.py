@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from wattwise import Attempt, BatchSizeOptimizer, Client, fit_attempts, v1
-from wattwise.commands.tables import UNDECIDED
 from wattwise.errors import TrainerSetupError, TrainFailError
+from wattwise.presentation.states import UNDECIDED
 
 from tests.client.integrations.script import Fit, Script
 from tests.client.training.script import StepMonitor, ended, epochs, job_spec, read_line

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from wattwise import Client, v1
-from wattwise.commands.tables import UNDECIDED
+from wattwise.presentation.states import UNDECIDED
 from wattwise.training.arrivals import Arrivals
 
 from tests.live_server import LiveServer

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wattwise.commands.humanize import age, duration, energy, joules
 from wattwise.commands.parsing import near
+from wattwise.presentation.quantities import age, duration, energy, joules
 from wattwise.streams import printable
 
 if TYPE_CHECKING:

@@ -18,18 +18,11 @@ from wattwise.commands.actions import (
     refusal,
     whole_number,
 )
-from wattwise.commands.humanize import joules
 from wattwise.commands.main import say
-from wattwise.commands.tables import (
-    baseline_waits,
-    mark_of,
-    next_launch,
-    policy_with_parameters,
-    sizes,
-    status_name,
-    stuck,
-)
 from wattwise.errors import ServerUnavailableError
+from wattwise.presentation.quantities import joules
+from wattwise.presentation.sentences import next_launch
+from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
 from wattwise.rpc.client import Client
 from wattwise.spec import POLICIES, Policy, policy_spec
 

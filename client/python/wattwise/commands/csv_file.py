@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +15,6 @@ _DELIMITERS = ",;\t"
 SEPARATED = "separate the columns with commas, semicolons or tabs"
 """What to do about a file whose first line is a single cell."""
 _QUOTED = re.compile('"[^"]*"')
-_FORMULA = re.compile("(^|[;\t\r\n])(?=[ '\"]*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
-"""The beginning of what a spreadsheet takes for a formula, also in the full width of East Asian characters.
-
-Where the decimal sign is a comma, a spreadsheet separates cells at semicolons and does not see the quotes of this file.
-"""
 
 
 class CsvRow(NamedTuple):
@@ -92,15 +87,3 @@ def number_in(text: str) -> float:
     except ValueError:
         pass
     raise ValueError("is not a number; write it like 1234.5, with a point and without a unit")
-
-
-def as_text(text: str) -> str:
-    """A text for a cell, with an apostrophe before what a spreadsheet would take for a formula."""
-    return _FORMULA.sub(r"\1'", text)
-
-
-def csv_line(cells: Iterable[str]) -> str:
-    """A line of a CSV file, as in RFC 4180."""
-    buffer = io.StringIO()
-    csv.writer(buffer).writerow(cells)
-    return buffer.getvalue()

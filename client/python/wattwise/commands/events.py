@@ -17,7 +17,7 @@ from wattwise.commands.columns import (
     print_text,
     table_options,
 )
-from wattwise.commands.humanize import exact_moment, moment
+from wattwise.presentation.quantities import exact_moment, moment
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.commands.actions import add_id, plain, print_json
-from wattwise.commands.humanize import duration, end_reason, energy_of, joules, moment
 from wattwise.commands.main import complain, say
 from wattwise.commands.trials_file import OPTIONAL, FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
+from wattwise.presentation.quantities import duration, energy_of, joules, moment
+from wattwise.presentation.states import end_reason
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED
 

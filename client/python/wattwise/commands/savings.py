@@ -6,23 +6,10 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
-from wattwise.commands.answer import (
-    answer,
-    has_prices,
-    main_quantity,
-    measured_part,
-    number_of,
-    shown_saving,
-    since_trial,
-    spent_by_month,
-    spent_per_model,
-    total_answer,
-)
 from wattwise.commands.columns import (
     Column,
     Mark,
@@ -34,7 +21,11 @@ from wattwise.commands.columns import (
     table_options,
     unused_without_rows,
 )
-from wattwise.commands.humanize import (
+from wattwise.commands.main import complain
+from wattwise.commands.tables import print_facts
+from wattwise.errors import UnsupportedCallError
+from wattwise.presentation.figures import Figures, Models, by_batch_size, factor_parts, mean_moneys, models_of_job
+from wattwise.presentation.quantities import (
     ESTIMATE_NOTE,
     age,
     carbon,
@@ -44,18 +35,21 @@ from wattwise.commands.humanize import (
     joules,
     moment,
     money,
-)
-from wattwise.commands.main import complain
-from wattwise.commands.tables import (
-    Figures,
-    batch_size_in_use,
-    listed_state,
-    mark_of,
-    monitors,
-    print_facts,
     seconds_since,
 )
-from wattwise.errors import UnsupportedCallError
+from wattwise.presentation.sentences import (
+    answer,
+    has_prices,
+    main_quantity,
+    measured_part,
+    number_of,
+    shown_saving,
+    since_trial,
+    spent_by_month,
+    spent_per_model,
+    total_answer,
+)
+from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of, monitors
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
 
@@ -133,44 +127,12 @@ def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatist
     print_models(statistics, factors, mark_of(job))
 
 
-def factor_parts(factors: v1.Factors) -> list[str]:
-    """The operator's prices and carbon intensity; empty without any."""
-    parts = []
-    if factors.HasField("electricity_price_per_kwh"):
-        parts.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
-    if factors.HasField("gpu_hour_price"):
-        parts.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU and hour")
-    if factors.HasField("carbon_intensity_grams_per_kwh"):
-        parts.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO2 per kWh")
-    return parts
-
-
 def factors_text(factors: v1.Factors) -> str:
     """The operator's factors in a line, with their source."""
     parts = factor_parts(factors)
     if not parts:
         return "none: the server has no prices and no carbon intensity"
     return f"{', '.join(parts)}, PUE {factors.pue:g}; source: {factors.source or 'not said'}"
-
-
-def _mean_moneys(statistics: v1.JobStatistics, factors: v1.Factors) -> dict[int, str] | None:
-    """What a delivery costs on average in money, by batch size, over all types of trials; None without prices.
-
-    Batch sizes are left out that have no delivery, or no measurement of what has a price.
-    """
-    if not has_prices(factors):
-        return None
-    means = {models.batch_size: models.mean for models in _models(statistics)}
-    return {
-        size: money(mean.money, factors.currency)
-        for size, mean in means.items()
-        if mean is not None and _has_money(mean, factors)
-    }
-
-
-def _has_money(usage: v1.Usage, factors: v1.Factors) -> bool:
-    """Whether the money of some training is known: whatever has a price was measured."""
-    return usage.money > 0 and bool(usage.energy_joules > 0 or not factors.electricity_price_per_kwh)
 
 
 class _Amount(NamedTuple):
@@ -304,21 +266,10 @@ def _deliveries(statistics: v1.JobStatistics) -> str:
     return f"{deliveries} of {number_of(sum(each.num_trials for each in groups), 'trial')} reached the target"
 
 
-class _Models(NamedTuple):
-    """The trials of a batch size, of all types, and the mean of what a delivery took; None without one."""
-
-    batch_size: int
-    num_trials: int
-    num_deliveries: int
-    num_missed: int
-    num_undecided: int
-    mean: v1.Usage | None
-
-
 def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -> None:
     """One row per batch size: how often it delivered a model, and what one took on average."""
-    rows = _models(statistics)
-    columns: list[Column[_Models]] = [
+    rows = models_of_job(statistics)
+    columns: list[Column[Models]] = [
         numbers("batch size", lambda row: row.batch_size),
         numbers("trials", lambda row: row.num_trials, priority=6),
         numbers("deliveries", lambda row: row.num_deliveries, priority=3),
@@ -329,7 +280,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
     ]
     if has_prices(factors):
-        moneys = _mean_moneys(statistics, factors) or {}
+        moneys = mean_moneys(statistics, factors) or {}
         columns.append(Column("mean money", lambda row: moneys.get(row.batch_size, ""), right=True, priority=3))
     if factors.HasField("carbon_intensity_grams_per_kwh"):
         columns.append(
@@ -340,34 +291,6 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         every = f" All trials are counted, also those from before trial {since}."
     note = f"Means per delivery: trials that missed the target or ended undecided are left out.{every}"
     print_table(columns, rows, notes=lambda _rows, _names: [note])
-
-
-def _models(statistics: v1.JobStatistics) -> list[_Models]:
-    return [_models_of(list(these)) for _, these in groupby(statistics.trials, key=lambda each: each.batch_size)]
-
-
-def _models_of(groups: Sequence[v1.TrialStatistics]) -> _Models:
-    return _Models(
-        groups[0].batch_size,
-        sum(each.num_trials for each in groups),
-        sum(each.num_deliveries for each in groups),
-        sum(each.num_missed for each in groups),
-        sum(each.num_undecided for each in groups),
-        _mean(groups),
-    )
-
-
-def _mean(groups: Sequence[v1.TrialStatistics]) -> v1.Usage | None:
-    """The mean of what a delivery took; None without one."""
-    delivered = [each for each in groups if each.num_deliveries]
-    deliveries = sum(each.num_deliveries for each in delivered)
-
-    def mean(name: str) -> float | None:
-        if not any(each.mean_delivery.HasField(cast("Any", name)) for each in delivered):
-            return None
-        return sum(each.num_deliveries * float(getattr(each.mean_delivery, name)) for each in delivered) / deliveries
-
-    return v1.Usage(**{name: mean(name) for name in v1.Usage.DESCRIPTOR.fields_by_name}) if deliveries else None
 
 
 def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
@@ -507,12 +430,6 @@ def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
         *_spending(statistics, factors),
     ]
     return by_batch_size(statistics, factors)._replace(lines=lines)
-
-
-def by_batch_size(statistics: v1.JobStatistics, factors: v1.Factors) -> Figures:
-    """What is known of each batch size of a job, without lines."""
-    counts = {models.batch_size: (models.num_deliveries, models.num_missed) for models in _models(statistics)}
-    return Figures(counts=counts, money=_mean_moneys(statistics, factors))
 
 
 def _running(statistics: v1.JobStatistics) -> str:

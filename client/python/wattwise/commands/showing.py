@@ -11,7 +11,11 @@ from urllib.parse import quote, urlsplit
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_id, add_trial_number, plain, print_json
 from wattwise.commands.columns import Column, add_table_options, numbers, print_table, table_options
-from wattwise.commands.humanize import (
+from wattwise.commands.main import complain, say
+from wattwise.commands.savings import figures_of
+from wattwise.commands.tables import print_facts, print_job
+from wattwise.monitor.kind import monitor_text
+from wattwise.presentation.quantities import (
     COMPUTED_NOTE,
     duration,
     energy_of,
@@ -20,21 +24,10 @@ from wattwise.commands.humanize import (
     joules,
     moment,
     step_energy,
-)
-from wattwise.commands.main import complain, say
-from wattwise.commands.savings import figures_of
-from wattwise.commands.tables import (
-    JobTrial,
-    direction,
-    lease,
-    print_facts,
-    print_job,
-    result,
     step_time,
-    trial_origin,
     watts_per_gpu,
 )
-from wattwise.monitor.kind import monitor_text
+from wattwise.presentation.states import JobTrial, direction, lease, result, trial_origin
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
 from wattwise.variables import control_fault

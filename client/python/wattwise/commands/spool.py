@@ -22,11 +22,12 @@ from wattwise.commands.columns import (
     table_options,
     unused_options,
 )
-from wattwise.commands.humanize import age, end_reason
 from wattwise.commands.main import complain, say
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.parsing import sentence
 from wattwise.files import FileError
+from wattwise.presentation.quantities import age
+from wattwise.presentation.states import end_reason
 from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from wattwise import v1
 from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain
 from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
-from wattwise.commands.humanize import age, energy_of, estimate_mark, instant, joules
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
-from wattwise.commands.tables import (
-    COMPUTED_COSTS,
-    COST_AND_BOUND,
-    TRIAL_COLUMNS,
-    USAGE_ESTIMATES,
+from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
+from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
+from wattwise.presentation.quantities import age, energy_of, estimate_mark, instant, joules, seconds_since
+from wattwise.presentation.sentences import next_launch
+from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
     cost_of,
@@ -34,10 +33,7 @@ from wattwise.commands.tables import (
     listed_state,
     mark_of,
     metric_of,
-    next_launch,
-    seconds_since,
 )
-from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.spec import enum_name

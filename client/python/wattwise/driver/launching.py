@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import end_reason, energy_of
 from wattwise.driver.evaluations import EvaluationReader
 from wattwise.driver.execution import CommandExecution
 from wattwise.driver.files import read_object, write_json, writing
@@ -34,6 +33,8 @@ from wattwise.errors import JobNotFoundError, TrialDeletedError, TrialNotFoundEr
 from wattwise.files import FileError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
+from wattwise.presentation.quantities import energy_of
+from wattwise.presentation.states import end_reason
 from wattwise.rpc.labels import launch_labels
 from wattwise.spec import max_power_watts
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, opened

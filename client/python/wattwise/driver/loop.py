@@ -7,12 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.humanize import end_reason
 from wattwise.driver.folder import ADVICE
 from wattwise.driver.launching import PATIENCE_SECONDS, Launcher, RecurringRun
 from wattwise.driver.outcome import OUTPUT, described, last_lines
 from wattwise.driver.preflight import job_faults
 from wattwise.errors import WattwiseError, log
+from wattwise.presentation.states import end_reason
 from wattwise.rpc.client import Client
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
 from wattwise.training.spool import Spool

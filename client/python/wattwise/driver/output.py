@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.commands.columns import Column, Mark, drawn, live_console, numbers
-from wattwise.commands.humanize import (
+from wattwise.driver.folder import LaunchRecord
+from wattwise.driver.history import TrialRecord
+from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
+from wattwise.files import FileError, open_file
+from wattwise.presentation.quantities import (
     COMPUTED_MARK,
     COMPUTED_NOTE,
     ESTIMATE_NOTE,
     duration,
     estimate_mark,
     joules,
-    trial_result,
 )
-from wattwise.driver.folder import LaunchRecord
-from wattwise.driver.history import TrialRecord
-from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
-from wattwise.files import FileError, open_file
+from wattwise.presentation.states import trial_result
 from wattwise.streams import printable
 
 if TYPE_CHECKING:

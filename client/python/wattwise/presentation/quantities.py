@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from datetime import timezone
 from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.monitor.kind import EnergyQuality, EnergySource, energy_quality
-from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -125,36 +125,6 @@ def spread(precision: float) -> str:
     return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
 
 
-def end_reason(value: v1.EndReason.ValueType) -> str:
-    """Why a trial ended, such as "target reached"."""
-    return enum_name(v1.EndReason, value)
-
-
-_MISSES = (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS, v1.END_REASON_STOPPED_EARLY)
-_INTERRUPTIONS = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
-
-
-_REASONS = frozenset(map(end_reason, v1.EndReason.values()))
-
-
-def trial_result(reason: str, *, reached: bool, status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED) -> str:
-    """How a trial ended in a few words: "reached", "missed: cost bound", "interrupted: lost", "failed: out of memory".
-
-    Args:
-        reason: its end reason, as `end_reason` names it.
-        reached: whether its metric reached the target, at any cost.
-        status: its status, by which it ended if the reason is newer than this client.
-    """
-    if reached:
-        return "reached: over budget" if reason == end_reason(v1.END_REASON_COST_BOUND) else "reached"
-    by_status = v1.TRIAL_STATUS_UNSPECIFIED if reason in _REASONS else status
-    if reason in map(end_reason, _MISSES) or by_status == v1.TRIAL_STATUS_DECIDED:
-        return f"missed: {reason}"
-    if reason in map(end_reason, _INTERRUPTIONS) or by_status == v1.TRIAL_STATUS_INTERRUPTED:
-        return f"interrupted: {reason}"
-    return "failed: no decision" if reason == end_reason(v1.END_REASON_COMPLETED) else f"failed: {reason}"
-
-
 COMPUTED_MARK = " (computed)"
 """The mark behind costs that follow from computed usage instead of the measured one, in observer mode."""
 
@@ -183,3 +153,18 @@ def energy_of(sums: v1.Measurement | v1.ComputedUsage) -> float | None:
 def step_energy(limit: v1.ProfiledLimit | v1.PowerLimit) -> float | None:
     """The energy of a step in joules; None if none was measured."""
     return limit.energy_joules_per_step if limit.HasField("energy_joules_per_step") else None
+
+
+def watts_per_gpu(watts: float) -> str:
+    """A power limit."""
+    return f"{watts:g} W per GPU"
+
+
+def step_time(seconds: float) -> str:
+    """The duration of a training step."""
+    return f"{seconds:.3g} s"
+
+
+def seconds_since(timestamp: Timestamp) -> float:
+    """The seconds since a time."""
+    return time.time() - timestamp.ToNanoseconds() / 1e9

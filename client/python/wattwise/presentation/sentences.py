@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.humanize import joules, money, percent
-from wattwise.commands.tables import banned, baseline_waits, choosable, mark_of
+from wattwise.presentation.quantities import joules, money, percent
+from wattwise.presentation.states import banned, baseline_waits, choosable, mark_of, sizes, stuck
 
 Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
 
@@ -437,3 +437,23 @@ def _per_model(deliveries: int, spent: float, text: Callable[[float], str]) -> s
     if not deliveries:
         return f"{text(spent)} for no delivery"
     return f"{number_of(deliveries, 'delivery', 'deliveries')} for {text(spent)}, {text(spent / deliveries)} each"
+
+
+def next_launch(job: v1.Job, details: v1.JobDetails) -> str:
+    """What the job's next launch gets, which depends on what a person has requested."""
+    default = job.spec.default_batch_size
+    if job.HasField("pinned_batch_size"):
+        return f"batch size {job.pinned_batch_size}, like every launch until it is unpinned; no cost bound"
+    if stuck(job):
+        return "none: no batch size is left to try"
+    available = choosable(details)
+    if job.paused:
+        known = job.HasField("min_cost") or any(state.num_converged for state in details.batch_size_states)
+        near = f"batch size {default}, the default" if default in available else "the batch size nearest to the default"
+        best = "the best known batch size" if known else f"{near}, since nothing is known yet"
+        return f"{best}; no cost bound"
+    if job.baseline_requested and not baseline_waits(job, details):
+        return f"batch size {default}, as a baseline; no cost bound"
+    return (
+        f"{'one of the batch sizes' if len(available) > 1 else 'batch size'} {sizes(available)}, as the search chooses"
+    )

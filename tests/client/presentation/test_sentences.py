@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
-from wattwise.commands.answer import Answer, answer, spent_by_month, total_answer
+from wattwise.presentation.sentences import Answer, answer, spent_by_month, total_answer
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer

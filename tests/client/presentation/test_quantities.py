@@ -7,7 +7,7 @@ import math
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
-from wattwise.commands.humanize import duration, estimate_mark, joules, moment, money, spread
+from wattwise.presentation.quantities import duration, estimate_mark, joules, moment, money, spread
 from wattwise.spec import enum_name
 
 from tests.jobs import monitor_of
