@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 _ROOT = Path(__file__).parents[1]
-_RULE = "Server: of the client it takes the stubs and the modules below its errors"
+_RULE = "Server: of the client it takes the stubs, the rules and the modules below its errors"
 
 
 def test_server_is_kept_from_all_of_the_client() -> None:
@@ -24,5 +24,5 @@ def test_server_is_kept_from_all_of_the_client() -> None:
     rules = project["tool"]["importlinter"]["contracts"]
     (forbidden,) = (set(rule["forbidden_modules"]) for rule in rules if rule["name"] == _RULE)
     modules = {module.name for module in pkgutil.iter_modules(wattwise.__path__, "wattwise.")}
-    shared = {f"wattwise.{name}" for name in ("v1", "files", "streams", "variables")}
+    shared = {f"wattwise.{name}" for name in ("v1", "drafts", "files", "rules", "streams", "variables")}
     assert forbidden == modules - shared | {"wattwise_replay", "wattwise_web"}

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from wattwise.rules import JobSpec
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import Table, counted
-from wattwise_server.domain import JobSpec, Search
+from wattwise_server.domain import Search
 from wattwise_server.policy.base import Choice, Exhausted, Policy
 from wattwise_server.policy.bounds import cost_bound
 from wattwise_server.policy.knowledge_gradient import Constants, Deviation, KnowledgeGradient

@@ -13,8 +13,8 @@ from pathlib import Path
 from wattwise import Client
 from wattwise.commands.actions import near_ids
 from wattwise.commands.options import add_credential_options, credentials_of, usual_server
-from wattwise.spec import POLICIES as FIELDS
-from wattwise.spec import Policy
+from wattwise.drafts import POLICIES as FIELDS
+from wattwise.drafts import Policy
 
 from wattwise_replay import own_trials, traces, workload_file
 from wattwise_replay.belief import draw_beliefs, snapshots

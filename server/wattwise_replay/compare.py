@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from wattwise import v1
-from wattwise.spec import Policy
+from wattwise.drafts import Policy
 from wattwise_server.policy import registry
 
 from wattwise_replay.engines import Engine, Fixed, GridSearch, WithFallback

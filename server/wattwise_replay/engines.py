@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
-from wattwise_server.cost import weighed
+from wattwise import rules
 from wattwise_server.domain import EndReason
 
 from wattwise_replay.errors import ExhaustedError
@@ -94,7 +94,7 @@ class GridSearch:
         """Runs a trial to the target, or to the last epoch."""
         ended = to_the_end(epochs, self._workload.max_epochs)
         if ended.target_reached and trial.number <= len(self._workload.sizes):
-            each = weighed(self._eta, self._workload.max_power_watts, epochs.joules, epochs.seconds)
+            each = rules.cost(self._eta, self._workload.max_power_watts, epochs.joules, epochs.seconds)
             self._costs[trial.batch_size] = ended.epochs * each
         return ended
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from wattwise_server.domain import DetectedChange, JobSpec, Search
+from wattwise.rules import JobSpec
+from wattwise_server.domain import DetectedChange, Search
 from wattwise_server.events import SearchEvent, SearchEventOfBatchSize
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy, Prior
 
@@ -52,10 +53,6 @@ class Guarded:
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch."""
         return self._called(lambda: "watches_epochs", lambda: bool(self._policy.watches_epochs))
-
-    def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:
-        """Returns the faults of its parameters."""
-        return self._called(lambda: "faults", lambda: list(self._policy.faults(spec)))
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
         """Returns the state of a job without trials."""

@@ -57,7 +57,7 @@ class InProcess:
     ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
-            self.spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job.to_proto())), policies)
+            self.spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job.to_proto())))
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self.spec.policy]

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from wattwise_server.cost import weighed
+from wattwise import rules
 from wattwise_server.domain import EndReason
 
 from wattwise_replay.engines import Engine
@@ -87,7 +87,7 @@ def play(
             recurrence, attempt, dispatched = waiting.pop(0)
             epochs = world.epochs(recurrence, dispatched.batch_size, drawn[recurrence, attempt], power=engine.power)
             ended = engine.run(dispatched, epochs)
-            price = ended.epochs * weighed(world.eta, world.workload.max_power_watts, epochs.joules, epochs.seconds)
+            price = ended.epochs * rules.cost(world.eta, world.workload.max_power_watts, epochs.joules, epochs.seconds)
             seconds, joules = ended.epochs * epochs.seconds, ended.epochs * epochs.joules
             limit = epochs.limit_watts_per_gpu
             trials.append(

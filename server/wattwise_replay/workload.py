@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from wattwise import GpuGroup, JobSpec
-from wattwise.spec import POLICIES, Policy
-from wattwise_server.cost import weighed
+from wattwise import GpuGroup, JobSpec, rules
+from wattwise.drafts import POLICIES, Policy
 from wattwise_server.domain import EndReason
 
 from wattwise_replay.errors import ReplayError
@@ -211,4 +210,4 @@ def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -
 
 def epoch_cost(point: PowerPoint, eta: float, max_power_watts: float) -> float:
     """Returns the cost of an epoch at a power limit, in joules."""
-    return weighed(eta, max_power_watts, point.epoch_joules, point.epoch_seconds)
+    return rules.cost(eta, max_power_watts, point.epoch_joules, point.epoch_seconds)

@@ -1,21 +1,14 @@
-"""What a trial costs, and how people read it.
+"""What a trial costs, and how people read it."""
 
-Symbols: E energy (J), T time (s), P max power of all GPUs together (W), η energy/time balance.
-"""
-
-from wattwise_server.domain import JobSpec
+from wattwise import rules
+from wattwise.rules import JobSpec
 
 _UNITS = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 
 
 def cost(spec: JobSpec, energy_joules: float | None, time_seconds: float) -> float:
     """Returns the cost of a trial, in joules."""
-    return weighed(spec.eta_knob, spec.gpu.max_power_watts, energy_joules or 0.0, time_seconds)
-
-
-def weighed(eta: float, max_power_watts: float, energy_joules: float, time_seconds: float) -> float:
-    """Returns the cost `η·E + (1−η)·P·T`, in joules (NSDI 2023, equation 2)."""
-    return eta * energy_joules + (1 - eta) * max_power_watts * time_seconds
+    return rules.cost(spec.eta_knob, spec.gpu.max_power_watts, energy_joules or 0.0, time_seconds)
 
 
 def unit_of(joules: float) -> tuple[str, float]:

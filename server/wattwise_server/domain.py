@@ -8,31 +8,19 @@ Units are joules, seconds and watts throughout; times are UTC.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-MAX_ID_LENGTH = 200
-HEARTBEATS_PER_LEASE = 3
+from wattwise.rules import JobSpec
+
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside, and a job needs attention."""
-
-
-def identifier_fault(value: str) -> str | None:
-    """Returns what is wrong with an id that a client chose; None if it is valid."""
-    if len(value) > MAX_ID_LENGTH:
-        return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
-    # isprintable is fast and rules out control characters and surrogates, which are no UTF-8.
-    categories = frozenset() if value.isprintable() else frozenset(map(unicodedata.category, value))
-    if "Cc" in categories:
-        return "has control characters; remove them"
-    return "is not UTF-8" if "Cs" in categories else None
 
 
 class Stage(Enum):
@@ -128,73 +116,6 @@ UNDECIDED = frozenset({TrialStatus.INTERRUPTED, TrialStatus.FAILED})
 def undecided(reason: EndReason) -> TrialStatus:
     """Returns the status of a trial that ended without a decision."""
     return TrialStatus.INTERRUPTED if reason in INTERRUPTIONS else TrialStatus.FAILED
-
-
-@dataclass(frozen=True, slots=True)
-class GpuGroup:
-    """Equal GPUs that every trial of a job runs on."""
-
-    gpu_model: str
-    count: int
-    max_power_watts_per_gpu: float
-
-    @property
-    def max_power_watts(self) -> float:
-        """The highest power of all GPUs together: the P of the cost."""
-        return self.count * self.max_power_watts_per_gpu
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """A resolved configuration: every default filled in, batch sizes ascending.
-
-    The fields from `window_size` on are parameters of policies; those that the policy does not have are ignored.
-
-    Attributes:
-        job_id_prefix: Empty: none.
-        beta_knob: None: early stopping is off.
-    """
-
-    job_id: str
-    batch_sizes: tuple[int, ...]
-    default_batch_size: int
-    gpu: GpuGroup
-    target_metric: float
-    higher_is_better: bool
-    job_id_prefix: str = ""
-    eta_knob: float = 0.5
-    beta_knob: float | None = 2.0
-    max_epochs: int = 100
-    trial_lease_seconds: float = 300.0
-    policy: str = "knowledge_gradient"
-    window_size: int = 0
-    prior_job_ids: tuple[str, ...] = ()
-    num_pruning_rounds: int = 2
-    prior_mean: float = 0.0
-    prior_precision: float = 0.0
-    num_explorations: int = 2
-    seed: int | None = None
-    learn_reward_precision: bool = True
-    reward_precision: float = 0.0
-
-    @property
-    def heartbeat_interval(self) -> timedelta | None:
-        """The longest pause between two signs of life of a trial; None if its lease never expires."""
-        return _span(self.trial_lease_seconds / HEARTBEATS_PER_LEASE) if self.trial_lease_seconds else None
-
-    def lease_expiry(self, now: datetime) -> datetime | None:
-        """Returns when a lease granted now expires; None is never."""
-        return now + _span(self.trial_lease_seconds) if self.trial_lease_seconds else None
-
-
-_SPEC_FIELDS = [field.name for field in fields(JobSpec)]
-PARAMETERS = tuple(_SPEC_FIELDS[_SPEC_FIELDS.index("policy") + 1 :])
-"""The fields of a JobSpec that are parameters of policies."""
-
-
-@lru_cache(maxsize=64)
-def _span(seconds: float) -> timedelta:
-    return timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
+from wattwise.rules import JobSpec
+
 from wattwise_server.cost import cost, with_unit
 from wattwise_server.domain import (
     ChangedQuantity,
@@ -20,7 +22,6 @@ from wattwise_server.domain import (
     DetectedChange,
     EndReason,
     EnergyQuality,
-    JobSpec,
     Measurement,
     MonitorKinds,
     PowerSample,

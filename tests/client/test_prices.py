@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, GpuGroup, JobSpec, eta_from_prices, v1
+from wattwise.drafts import resolved
 from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation
+from wattwise.spec import cost
 from wattwise.training.driver_launch import spec_from_json, spec_to_json
-from wattwise.training.rules import cost, resolved
 
 from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from wattwise import v1
-from wattwise.spec import POLICIES
+from wattwise.drafts import POLICIES
 
 from tests.jobs import policy_message
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from wattwise.commands.main import main
-from wattwise.spec import Policy
+from wattwise.drafts import Policy
 from wattwise_replay.belief import Snapshot, snapshots
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import PlayedTrial

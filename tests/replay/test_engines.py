@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import Client
-from wattwise.spec import Policy
+from wattwise.drafts import Policy
+from wattwise.rules import GpuGroup, JobSpec
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess, measurement
@@ -18,7 +19,6 @@ from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.world import TrialCourse, World
-from wattwise_server.domain import GpuGroup, JobSpec
 from wattwise_server.policy.stopping import judge
 
 from tests.live_server import LiveServer

@@ -10,11 +10,12 @@ from typing import TypeVar, cast
 import numpy as np
 import pytest
 from wattwise.commands.main import importing, main
+from wattwise.rules import GpuGroup, JobSpec
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import DetectedChange, GpuGroup, JobSpec, Search
+from wattwise_server.domain import DetectedChange, Search
 from wattwise_server.events import SearchEvent, TrialDecided
 from wattwise_server.policy import gts, registry, thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from wattwise import Client
-from wattwise.spec import Policy
+from wattwise.drafts import Policy
 from wattwise_replay.compare import HINDSIGHT, compare
 from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError

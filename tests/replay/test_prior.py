@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from wattwise import Client
 from wattwise.commands.main import main
-from wattwise.spec import POLICIES as FIELDS
+from wattwise.drafts import POLICIES as FIELDS
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.engines import Dispatch, Fixed, TrialEnd
 from wattwise_replay.errors import ExhaustedError

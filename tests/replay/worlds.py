@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise import JobSpec
-from wattwise.spec import Policy
+from wattwise.drafts import Policy
 from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, job_spec
 from wattwise_replay.world import World
 

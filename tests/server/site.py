@@ -11,15 +11,15 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import aiosqlite
+from wattwise.rules import GpuGroup, JobDraft
 from wattwise_server.config import Limits
-from wattwise_server.domain import Decision, GpuGroup, TrialId
+from wattwise_server.domain import Decision, TrialId
 from wattwise_server.events import Event
 from wattwise_server.observability.observers import Notification, Observers
 from wattwise_server.store.sqlite.connection import Group
 from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.store.transactions import Store
 from wattwise_server.usecases.administration import Administration
-from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.report import Report
 from wattwise_server.usecases.training import Training
 

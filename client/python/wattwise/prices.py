@@ -15,11 +15,10 @@ the share of energy in the price of an hour of one GPU at max power.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import SupportsFloat
 
 from wattwise.errors import InvalidArgumentError
+from wattwise.rules import finite, watts_fault
 
 PRICES = ("energy_price_per_kwh", "gpu_hour_price")
 """The fields of `JobSpec` that are prices."""
@@ -73,7 +72,7 @@ def price_faults(
     values = dict(zip(PRICES, (energy_price_per_kwh, gpu_hour_price), strict=True))
     given = {name: price for name, price in values.items() if price is not None}
     for name, price in given.items():
-        if not _number(price) >= 0:
+        if not finite(price) >= 0:
             yield name, f"is {price!r}; use a finite number, 0 or more"
     if eta_knob is not None:
         yield "eta_knob", f"is set, although it is computed from {' and '.join(given)}; remove it, or the prices"
@@ -81,23 +80,11 @@ def price_faults(
         for name in values:
             if name not in given:
                 yield name, f"is missing, and both prices are needed; {_MISSING[name]}"
-    elif not any(map(_number, given.values())):
+    elif not any(map(finite, given.values())):
         yield PRICES[0], f"is 0, as is {PRICES[1]}, so that trials cost nothing; use a price above 0 for one of them"
 
 
 def power_faults(max_power_watts_per_gpu: object) -> Iterator[tuple[str, str]]:
     """Pairs of a field of `GpuGroup` and what to change."""
-    if not _number(max_power_watts_per_gpu) > 0:
-        yield "max_power_watts_per_gpu", f"is {max_power_watts_per_gpu}; use the watts of one GPU, above 0"
-
-
-def _number(value: object) -> float:
-    """A finite number of any type as a float, such as a Decimal; NaN for anything else."""
-    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        return math.nan
-    try:
-        number = float(value)
-    except (OverflowError, TypeError, ValueError):
-        # Too large, an array of several numbers, or a signaling NaN.
-        return math.nan
-    return number if math.isfinite(number) else math.nan
+    if fault := watts_fault(max_power_watts_per_gpu):
+        yield "max_power_watts_per_gpu", fault

@@ -10,43 +10,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from wattwise import v1
+from wattwise import rules, v1
+from wattwise.drafts import POLICIES, Policy, job_draft
 from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, WattwiseError, log
 from wattwise.prices import PRICES, eta_from_prices, power_faults, price_faults
+from wattwise.rules import DEFAULTS, PATHS, job_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Policy: TypeAlias = str
-"""The name of a policy, which is that of a field of `PolicySpec` in the protos, such as "gts"."""
-
 Beta: TypeAlias = float | Literal["off"]
 """A multiple of the least cost; "off" disables early stopping."""
 
-POLICIES: Mapping[Policy, Sequence[str]] = {
-    field.name: list(getattr(v1.PolicySpec(), field.name).DESCRIPTOR.fields_by_name)
-    for field in v1.PolicySpec.DESCRIPTOR.fields
-}
-"""The fields of every policy."""
-
-DEFAULT_POLICY: Policy = "knowledge_gradient"
-"""The policy of a new job that names none."""
 _POLICY_FIELDS = tuple(dict.fromkeys(name for names in POLICIES.values() for name in names))
-_PATHS = {
-    "target_metric": "target.value",
-    "higher_is_better": "target.direction",
-    "beta_knob": "early_stopping.cost_bound.beta_knob",
-    "gpu": "gpus[0]",
-}
-"""Where the protos have a field of `JobSpec`, unless it has the same name there or belongs to a policy."""
 _FLAT = {
-    **{path: name for name, path in _PATHS.items()},
+    **{path: name for name, path in PATHS.items()},
     **{f"policy.{policy}.{name}": name for policy, names in POLICIES.items() for name in names},
     "target": "target_metric",
     "early_stopping": "beta_knob",
     "early_stopping.off": "beta_knob",
-    "gpus": "gpu",
+    "gpus[0]": "gpu",
 }
+"""The names of the fields of a message in the Python `JobSpec`, unless they are the same."""
 
 _GPUS = "use GpuGroup(gpu_model=..., count=..., max_power_watts_per_gpu=...)"
 _INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
@@ -296,7 +281,7 @@ class JobSpec(_Message):
         given = [name for name in _POLICY_FIELDS if getattr(self, name) is not None]
         if self.policy is None and not given:
             return
-        policy = DEFAULT_POLICY if self.policy is None else self.policy
+        policy = DEFAULTS["policy"] if self.policy is None else self.policy
         if not isinstance(policy, str) or policy not in POLICIES:
             raise _wrong("policy", policy, f"use one of {', '.join(POLICIES)}")
         faults = [Violation(f"job.{name}", _reader(name, policy)) for name in given if name not in POLICIES[policy]]
@@ -362,6 +347,21 @@ def max_power_watts(spec: v1.JobSpec) -> float:
     return sum(group.count * group.max_power_watts_per_gpu for group in spec.gpus)
 
 
+def cost(spec: v1.JobSpec, time_seconds: float, energy_joules: float) -> float:
+    """Returns the cost of a trial in joules; the job has all defaults filled in."""
+    return rules.cost(spec.eta_knob, max_power_watts(spec), energy_joules, time_seconds)
+
+
+def higher_is_better(spec: v1.JobSpec) -> bool:
+    """Returns whether a higher metric is better."""
+    return spec.target.direction != v1.DIRECTION_LOWER_IS_BETTER
+
+
+def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
+    """Returns whether a metric reaches the job's target, regardless of cost; NaN does not."""
+    return rules.reaches_target(metric, spec.target.value, higher_is_better=higher_is_better(spec))
+
+
 def gpus_text(spec: v1.JobSpec, times: str = "x") -> str:
     """A job's GPUs in words: "8 x NVIDIA H200, 5600 W in total"."""
     groups = " + ".join(f"{group.count} {times} {group.gpu_model}" for group in spec.gpus)
@@ -388,10 +388,9 @@ def leaves(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def flat_name(path: str) -> str:
     """The name in the Python `JobSpec` of a field of the protos: "target_metric" for "target.value"."""
-    if path in _FLAT:
-        return _FLAT[path]
-    holder, dot, name = path.rpartition(".")
-    return f"{_FLAT[holder]}{dot}{name}" if holder == _PATHS["gpu"] else path
+    holder, _, name = path.rpartition(".")
+    # Also a field that this client does not know.
+    return f"gpu.{name}" if holder == "gpus[0]" else _FLAT.get(path, path)
 
 
 E = TypeVar("E", bound=WattwiseError)
@@ -423,6 +422,17 @@ def _advice(field: Any, value: object, error: Exception | None) -> str:
         # Out of range, which protobuf's message says.
         return str(error)
     return _EXPECTED.get(field.cpp_type, str(error))
+
+
+def check_valid(job: v1.JobSpec) -> None:
+    """Checks a job as the server does, prior jobs aside.
+
+    Raises:
+        InvalidJobSpecError: with one violation per fault, all at once.
+    """
+    faults = [Violation(f"job.{name}", fault) for name, fault in job_faults(job_draft(job), POLICIES)]
+    if faults:
+        raise InvalidJobSpecError.of(faults)
 
 
 def check_job(job: object) -> JobSpec:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from wattwise.rules import JobSpec
 
-from wattwise_server.domain import DetectedChange, JobSpec, Moments, PruningGtsTrial, Search, TrialOrigin
+from wattwise_server.domain import DetectedChange, Moments, PruningGtsTrial, Search, TrialOrigin
 from wattwise_server.events import SearchEvent
 
 
@@ -82,9 +83,6 @@ class Policy(Protocol):
     @property
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch of every trial, at the cost of writing the job's row with each report."""
-
-    def faults(self, spec: JobSpec) -> Iterable[tuple[str, str]]:
-        """Returns the faults of its parameters: pairs of a field's name and what to change."""
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
         """Returns the state of a job without trials; `priors` are those of `prior_job_ids`, in their order."""

@@ -1,6 +1,8 @@
 """The bound of a trial's cost. Symbol: β early-stopping factor."""
 
-from wattwise_server.domain import JobSpec, Search
+from wattwise.rules import JobSpec
+
+from wattwise_server.domain import Search
 
 UNBOUNDED_PENALTY_FACTOR = 2.0
 """Replaces β in `missed_floor` where early stopping is off."""

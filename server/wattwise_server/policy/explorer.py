@@ -11,7 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial
+from wattwise.rules import JobSpec
+
+from wattwise_server.domain import Arm, Search, Stage, Trial
 from wattwise_server.policy.failures import due, set_aside
 from wattwise_server.policy.history import with_arm
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from wattwise.rules import JobSpec
 
-from wattwise_server.domain import Arm, DetectedChange, JobSpec, Search, Stage
+from wattwise_server.domain import Arm, DetectedChange, Search, Stage
 from wattwise_server.events import SearchEvent
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
@@ -24,11 +25,6 @@ class Gts:
 
     watches_epochs = False
     alone = True
-
-    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        """Yields a fault if the reward precision is fixed, but not set."""
-        if not spec.learn_reward_precision and not spec.reward_precision:
-            yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
         """Returns a bandit with an arm per batch size."""

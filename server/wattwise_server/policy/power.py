@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from wattwise.rules import JobSpec
+
 from wattwise_server.cost import cost
-from wattwise_server.domain import JobSpec, PowerSample
+from wattwise_server.domain import PowerSample
 
 
 def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:

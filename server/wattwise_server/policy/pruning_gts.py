@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from wattwise.rules import JobSpec
 
-from wattwise_server.domain import Arm, DetectedChange, JobSpec, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
+from wattwise_server.domain import Arm, DetectedChange, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
 from wattwise_server.events import SearchEvent, TrialDecided, TrialRevived, TrialStarted, TrialUndecided
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
@@ -28,10 +29,6 @@ class PruningGts:
     """The paper's policy."""
 
     watches_epochs = False
-
-    def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - every value is valid
-        """Returns nothing, because the server has checked the numbers."""
-        return ()
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
         """Returns a search at the default batch size of the first round."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattwise_server.domain import Job, JobSpec, Search, TrialOrigin
+from wattwise.rules import JobSpec
+
+from wattwise_server.domain import Job, Search, TrialOrigin
 from wattwise_server.policy.base import ArmBelief, Choice, Policy
 from wattwise_server.policy.failures import choosable
 

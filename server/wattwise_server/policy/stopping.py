@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from wattwise.rules import JobSpec, reaches_target
+
 from wattwise_server.cost import cost
-from wattwise_server.domain import EndReason, Job, JobSpec, Measurement, Trial, TrialOrigin
+from wattwise_server.domain import EndReason, Job, Measurement, Trial, TrialOrigin
 from wattwise_server.policy.registry import POLICIES
 
 
@@ -39,10 +41,7 @@ def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdi
     counted = measurement.counted
     price = cost(spec, counted.energy_joules, counted.time_seconds)
     affordable = bound is None or price <= bound
-    if spec.higher_is_better:
-        reached = measurement.metric >= spec.target_metric
-    else:
-        reached = measurement.metric <= spec.target_metric
+    reached = reaches_target(measurement.metric, spec.target_metric, higher_is_better=spec.higher_is_better)
     if reached and affordable:
         end = EndReason.TARGET_REACHED
     elif not affordable:

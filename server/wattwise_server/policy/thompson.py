@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from wattwise.rules import JobSpec
 
 from wattwise_server.cost import with_unit
-from wattwise_server.domain import Arm, JobSpec, Moments
+from wattwise_server.domain import Arm, Moments
 from wattwise_server.policy.base import ArmBelief
 
 

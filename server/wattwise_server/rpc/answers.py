@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from google.protobuf.message import Message
 from wattwise import v1
+from wattwise.drafts import job_fields
 
-from wattwise_server.domain import EnergyQuality, Job, JobSpec, MonitorKinds, Trial
+from wattwise_server.domain import EnergyQuality, Job, MonitorKinds, Trial
 from wattwise_server.rpc.by_name import INSIDE, Copier
 from wattwise_server.usecases.job_view import PolicyDetails, TrialView, job_view
 from wattwise_server.usecases.statistics import TrialRange
@@ -72,24 +73,6 @@ def _monitor(known: MonitorKinds) -> Mapping[str, object] | None:
 _QUALITIES = {quality: v1.EnergyQuality.Value(f"ENERGY_QUALITY_{quality.value}") for quality in EnergyQuality}
 
 
-def _spec(known: JobSpec) -> Mapping[str, object]:
-    better = v1.DIRECTION_HIGHER_IS_BETTER if known.higher_is_better else v1.DIRECTION_LOWER_IS_BETTER
-    bounded = known.beta_knob is not None
-    return {
-        "job_id": known.job_id,
-        "job_id_prefix": known.job_id_prefix or None,
-        "batch_sizes": known.batch_sizes,
-        "default_batch_size": known.default_batch_size,
-        "target": {"value": known.target_metric, "direction": better},
-        "max_epochs": known.max_epochs,
-        "eta_knob": known.eta_knob,
-        "early_stopping": {"cost_bound": {"beta_knob": known.beta_knob}} if bounded else {"off": {}},
-        "gpus": [_COPIER.fields(v1.GpuGroup.DESCRIPTOR)(known.gpu)],
-        "trial_lease_seconds": known.trial_lease_seconds,
-        "policy": _of_policy(v1.PolicySpec, known.policy, known),
-    }
-
-
 def _policy_state(known: Job) -> Mapping[str, object]:
     return _of_policy(v1.PolicyState, known.spec.policy, known.search)
 
@@ -107,7 +90,7 @@ def _of_policy(kind: type[Message], policy: str, value: object) -> Mapping[str, 
 _COPIER = Copier(
     _RENAMED,
     {
-        v1.JobSpec: _spec,
+        v1.JobSpec: job_fields,
         v1.Monitor: _monitor,
         v1.PolicyDetails: _policy_details,
         v1.PolicyState: _policy_state,

@@ -10,27 +10,24 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
-from wattwise import v1
+from wattwise import drafts, v1
+from wattwise.rules import MAX_ID_LENGTH, JobDraft, identifier_fault
 
 from wattwise_server.domain import (
-    MAX_ID_LENGTH,
     ComputedUsage,
     EndReason,
     EnergyQuality,
-    GpuGroup,
     Measurement,
     MonitorKinds,
     PowerSample,
     TrialId,
     TrialStatus,
     UnknownEndReason,
-    identifier_fault,
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
 from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.finding import job_id_faults
 from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
-from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.labels import label_faults
 from wattwise_server.usecases.power_limits import MAX_SAMPLES
 from wattwise_server.usecases.report import NO_METRIC, Report
@@ -52,29 +49,8 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     """
     if not request.HasField("job"):
         raise InvalidJobSpecError(Violation("job", "is not set; send the job's configuration"))
-    job, target = request.job, request.job.target
-    _check_known(job, "job")
-    draft: dict[str, Any] = {
-        name: getattr(job, name)
-        for name in ("job_id_prefix", "eta_knob", "max_epochs", "trial_lease_seconds")
-        if job.HasField(name)
-    }
-    if target.HasField("value"):
-        draft["target_metric"] = target.value
-    if target.direction in (v1.DIRECTION_HIGHER_IS_BETTER, v1.DIRECTION_LOWER_IS_BETTER):
-        draft["higher_is_better"] = target.direction == v1.DIRECTION_HIGHER_IS_BETTER
-    rule, bound = job.early_stopping.WhichOneof("rule"), job.early_stopping.cost_bound
-    if rule == "off" or bound.HasField("beta_knob"):
-        draft["beta_knob"] = None if rule == "off" else bound.beta_knob
-    groups = [GpuGroup(each.gpu_model, each.count, each.max_power_watts_per_gpu) for each in job.gpus]
-    return {
-        **draft,
-        **_policy_draft(job.policy),
-        "job_id": job.job_id,
-        "batch_sizes": tuple(job.batch_sizes),
-        "default_batch_size": job.default_batch_size,
-        "gpu": groups[0] if len(groups) == 1 else len(groups),
-    }
+    _check_known(request.job, "job")
+    return drafts.job_draft(request.job)
 
 
 def policy_draft(request: v1.SetJobPolicyRequest) -> JobDraft:
@@ -89,20 +65,7 @@ def policy_draft(request: v1.SetJobPolicyRequest) -> JobDraft:
         raise InvalidJobSpecError(
             *job_id_faults(request.job_id), Violation("policy", f"is not set; use one of {known}")
         )
-    return _policy_draft(request.policy)
-
-
-def _policy_draft(policy: v1.PolicySpec) -> JobDraft:
-    name = policy.WhichOneof("policy")
-    if name is None:
-        return {}
-    parameters = getattr(policy, name)
-    values = {field.name: value for field, value in parameters.ListFields()}
-    return {"policy": name, **{name: _plain(value) for name, value in values.items()}}
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) else tuple(value)
+    return drafts.policy_draft(request.policy)
 
 
 def _check_known(message: Message, path: str) -> None:

@@ -12,8 +12,8 @@ import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+from wattwise.rules import MAX_ID_LENGTH
 
-from wattwise_server.domain import MAX_ID_LENGTH
 from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.logs import REFUSED, log_event, log_exception, logged_reason

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from wattwise_server.domain import identifier_fault
+from wattwise.rules import identifier_fault
+
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.tokens import Role, Token
 

@@ -23,8 +23,7 @@ from enum import IntEnum
 from typing import Any
 
 from wattwise.files import parse_json
-
-from wattwise_server.domain import identifier_fault
+from wattwise.rules import identifier_fault
 
 VERSION = 1
 

@@ -12,12 +12,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from wattwise.rules import PARAMETERS, GpuGroup, JobSpec
+
 from wattwise_server.domain import (
-    PARAMETERS,
     Arm,
-    GpuGroup,
     Job,
-    JobSpec,
     Launch,
     Measurement,
     PowerLimitState,

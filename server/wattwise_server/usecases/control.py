@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from wattwise.rules import JobDraft
+
 from wattwise_server.domain import Job, RecordedSearchEvent, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
 from wattwise_server.events import (
@@ -30,7 +32,7 @@ from wattwise_server.policy.stopping import with_current_cost
 from wattwise_server.store.transactions import Store, Transaction
 from wattwise_server.usecases.changes import with_change_warnings
 from wattwise_server.usecases.finding import batch_size_fault, find_job, find_trial
-from wattwise_server.usecases.job_spec import JobDraft, policy_change, with_policy
+from wattwise_server.usecases.job_spec import policy_change, with_policy
 from wattwise_server.usecases.lifecycle import best_known_changes
 from wattwise_server.usecases.power_limits import with_counted_profiles
 from wattwise_server.usecases.retries import retried

@@ -7,19 +7,19 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
+from wattwise.rules import JobSpec, identifier_fault
+
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
     TRAINER_END_REASONS,
     EndReason,
     Job,
-    JobSpec,
     Launch,
     Measurement,
     MonitorKinds,
     Trial,
     TrialOrigin,
     UnknownEndReason,
-    identifier_fault,
 )
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.events import TrialImported

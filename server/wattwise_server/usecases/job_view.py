@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from wattwise.rules import JobSpec
+
 from wattwise_server.domain import (
     Arm,
     DetectedChange,
     Job,
-    JobSpec,
     PowerSample,
     Search,
     Stage,

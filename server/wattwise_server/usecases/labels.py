@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from wattwise_server.domain import identifier_fault
+from wattwise.rules import identifier_fault
+
 from wattwise_server.errors import Violation
 
 MAX_LABELS = 16

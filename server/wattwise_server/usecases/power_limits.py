@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, ProfileResult, Trial, TrialId
+from wattwise.rules import JobSpec
+
+from wattwise_server.domain import Job, PowerLimitState, PowerSample, ProfileResult, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.events import Event, PowerProfiled, ProfileReported
 from wattwise_server.policy.power import cheapest, cost_per_step

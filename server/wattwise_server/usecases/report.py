@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
+from wattwise.rules import JobSpec
+
 from wattwise_server.cost import cost
 from wattwise_server.domain import (
     ComputedUsage,
     Job,
-    JobSpec,
     Measurement,
     MonitorKinds,
     Trial,

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from wattwise.rules import MAX_PRIOR_JOBS, JobDraft, JobSpec, identifier_fault
+
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
     TRAINER_END_REASONS,
     Decision,
     EndReason,
     Job,
-    JobSpec,
     Launch,
     Trial,
     TrialId,
     UnknownEndReason,
-    identifier_fault,
 )
 from wattwise_server.errors import (
     InvalidRequestError,
@@ -48,7 +48,7 @@ from wattwise_server.usecases.finding import (
     find_trial,
     job_id_faults,
 )
-from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve, set_fields
+from wattwise_server.usecases.job_spec import check_identical, resolve, set_fields
 from wattwise_server.usecases.labels import NO_LABELS, label_faults
 from wattwise_server.usecases.lifecycle import (
     Progress,

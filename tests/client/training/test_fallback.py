@@ -13,6 +13,7 @@ import grpc
 import pytest
 from wattwise import BatchSizeOptimizer, Client, Credentials, JobSpec, PowerLimitOptimizer, v1
 from wattwise.commands.main import main
+from wattwise.drafts import resolved
 from wattwise.errors import (
     InvalidAddressError,
     InvalidArgumentError,
@@ -31,7 +32,6 @@ from wattwise.errors import (
 from wattwise.training import launch
 from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
-from wattwise.training.rules import resolved
 from wattwise.training.spool import Spool
 
 from tests.client.rpc.middlebox import Middlebox

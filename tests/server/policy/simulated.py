@@ -9,10 +9,9 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from wattwise.rules import GpuGroup, JobSpec
 from wattwise_server.domain import (
     EndReason,
-    GpuGroup,
-    JobSpec,
     Measurement,
     PruningGtsRole,
     PruningGtsTrial,

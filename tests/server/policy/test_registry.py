@@ -15,8 +15,8 @@ import wattwise
 import wattwise_server
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.internal import encoder, wire_format
-from wattwise import spec, v1
-from wattwise_server.domain import PARAMETERS
+from wattwise import drafts, v1
+from wattwise.rules import PARAMETERS
 from wattwise_server.policy.registry import POLICIES
 
 from tests.jobs import Trainer
@@ -38,7 +38,7 @@ def import_registry(server: Path) -> subprocess.CompletedProcess[str]:
     """Imports the registry of a copied package; returns what it prints."""
     return subprocess.run(
         [sys.executable, "-c", _FOUND],
-        env={**os.environ, "PYTHONPATH": str(server.parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(server.parent), *sys.path])},
         capture_output=True,
         text=True,
         check=False,
@@ -74,18 +74,17 @@ def test_any_module_can_be_imported_first(module: str) -> None:
 
 def test_policies_are_those_of_the_wire() -> None:
     """Each policy is a field of PolicySpec, and the parameters of JobSpec are the fields of the messages there."""
-    assert spec.POLICIES.keys() == POLICIES.keys()
-    assert {name for names in spec.POLICIES.values() for name in names} == set(PARAMETERS)
+    assert drafts.POLICIES.keys() == POLICIES.keys()
+    assert {name for names in drafts.POLICIES.values() for name in names} == set(PARAMETERS)
 
 
-def documented() -> tuple[str, int, str]:
-    """The policy that docs/policies.md adds: its name, its number in PolicySpec, and its file."""
+def documented() -> tuple[str, int, str, str]:
+    """The policy that docs/policies.md adds: its name, its number in PolicySpec, its file and its limit."""
     page = (Path(__file__).parents[3] / "docs" / "policies.md").read_text()
     value = re.search(r"```proto\n.*?GreedySpec (\w+) = (\d+);.*?```", page, re.DOTALL)
-    file = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    file, limit = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert value
-    assert file
-    return value[1], int(value[2]), file[1]
+    return value[1], int(value[2]), file, limit
 
 
 def add_policy(stub: Path, name: str, number: int) -> None:
@@ -106,11 +105,14 @@ def add_policy(stub: Path, name: str, number: int) -> None:
     stub.write_text(re.sub(r"\n( +)_globals\[.*", r"\n\1pass", text.replace(literal, repr(file.SerializeToString()))))
 
 
-def test_one_file_and_one_message_add_a_policy(server: Path, tmp_path: Path) -> None:
+def test_documented_policy_can_be_added(server: Path, tmp_path: Path) -> None:
     """The policy of docs/policies.md registers jobs, refuses a field, chooses batch sizes and shows its beliefs."""
-    name, number, file = documented()
+    name, number, file, limit = documented()
     shutil.copytree(Path(wattwise.__file__).parent, tmp_path / "wattwise")
     add_policy(tmp_path / "wattwise" / "v1" / "job_pb2.py", name, number)
+    rules = tmp_path / "wattwise" / "rules.py"
+    before, after = rules.read_text().split("\n\n\ndef _id_faults(")
+    rules.write_text(f"{before}\n{limit}\n\ndef _id_faults({after}")
     (server / "policy" / f"{name}.py").write_text(file)
 
     def policy(num_explorations: int) -> v1.PolicySpec:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from wattwise.rpc.client import new_id
+from wattwise.rules import JobSpec
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
-from wattwise_server.domain import DetectedChange, JobSpec, Search
+from wattwise_server.domain import DetectedChange, Search
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.events import EpochReported, SearchEvent
 from wattwise_server.policy.base import ArmBelief, Choice, Prior
@@ -28,9 +29,6 @@ class Careful:
     """Chooses the default until its trials have trained five epochs, then the largest batch size."""
 
     watches_epochs = True
-
-    def faults(self, _spec: JobSpec) -> Sequence[tuple[str, str]]:
-        return ()
 
     def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
         return Gts().register(spec, priors)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 from google.rpc import error_details_pb2, status_pb2
-from wattwise_server.domain import MAX_ID_LENGTH
+from wattwise.rules import MAX_ID_LENGTH
 from wattwise_server.errors import (
     InvalidRequestError,
     JobDiffersError,

@@ -11,13 +11,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from wattwise.rules import GpuGroup, JobSpec
 from wattwise_server.domain import (
     ComputedUsage,
     EndReason,
     EnergyQuality,
-    GpuGroup,
     Job,
-    JobSpec,
     Launch,
     Measurement,
     MetricSpan,

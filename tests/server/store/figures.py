@@ -10,12 +10,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from wattwise.rules import GpuGroup, JobSpec
 from wattwise_server.domain import (
     ComputedUsage,
     EndReason,
-    GpuGroup,
     Job,
-    JobSpec,
     Launch,
     Measurement,
     PowerSample,

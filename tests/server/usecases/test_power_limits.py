@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.rpc.client import new_id
-from wattwise_server.domain import Arm, GpuGroup, JobSpec, PowerLimitState, PowerSample, Search
+from wattwise.rules import GpuGroup, JobSpec
+from wattwise_server.domain import Arm, PowerLimitState, PowerSample, Search
 from wattwise_server.events import SearchEvent
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.power import cheapest, cost_per_step

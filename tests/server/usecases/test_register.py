@@ -20,13 +20,14 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise.spec import POLICIES as PARAMETERS
+from wattwise.drafts import POLICIES as PARAMETERS
+from wattwise.rules import GpuGroup, JobDraft, path_of
 from wattwise.spec import policy_name
-from wattwise_server.domain import GpuGroup, Job
+from wattwise_server.domain import Job
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.transactions import Transaction
-from wattwise_server.usecases.job_spec import JobDraft, check_identical, path_of, resolve, set_fields
+from wattwise_server.usecases.job_spec import check_identical, resolve, set_fields
 
 from tests.jobs import GPU, job_spec, policy_message, set_policy
 from tests.live_server import LiveServer
@@ -171,9 +172,7 @@ def later_defaults(server: LiveServer) -> Iterator[None]:
     """The server runs as a later version, in which the defaults have changed."""
     folder = server.database.parent / "later"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        f"from wattwise_server.usecases import job_spec\njob_spec.DEFAULTS.update({CHANGED!r})\n"
-    )
+    (folder / "sitecustomize.py").write_text(f"from wattwise import rules\nrules.DEFAULTS.update({CHANGED!r})\n")
     before = dict(server.environment)
     server.environment["PYTHONPATH"] = os.pathsep.join([str(folder), *sys.path])
     try:

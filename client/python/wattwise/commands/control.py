@@ -19,12 +19,13 @@ from wattwise.commands.actions import (
     whole_number,
 )
 from wattwise.commands.main import say
+from wattwise.drafts import POLICIES, Policy
 from wattwise.errors import ServerUnavailableError
 from wattwise.presentation.quantities import joules
 from wattwise.presentation.sentences import next_launch
 from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
 from wattwise.rpc.client import Client
-from wattwise.spec import POLICIES, Policy, policy_spec
+from wattwise.spec import policy_spec
 
 _POLICIES = {name.replace("_", "-"): name for name in POLICIES}
 """The policies by their names on the command line, such as "pruning-gts"."""

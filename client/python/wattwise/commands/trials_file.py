@@ -16,7 +16,7 @@ from wattwise.commands.csv_file import SEPARATED, CsvFile, number_in
 from wattwise.errors import Violation, WattwiseError
 from wattwise.files import FileError
 from wattwise.monitor.kind import EnergyQuality, MonitorKinds
-from wattwise.training.rules import reaches_target
+from wattwise.spec import reaches_target
 
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
 OPTIONAL = ("end_reason", "limit_watts_per_gpu", "start_time", "monitor", "energy_quality")

@@ -36,9 +36,8 @@ from wattwise.presentation.states import (
 )
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
-from wattwise.spec import enum_name
+from wattwise.spec import enum_name, higher_is_better
 from wattwise.streams import printable
-from wattwise.training.rules import higher_is_better
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp

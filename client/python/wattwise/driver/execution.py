@@ -27,10 +27,10 @@ from wattwise.errors import (
 )
 from wattwise.files import open_file
 from wattwise.rpc.answers import heartbeat_seconds
-from wattwise.spec import max_power_watts
+from wattwise.spec import cost, max_power_watts
 from wattwise.training.delivery import REFUSED_REPORTS
+from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import Progress
-from wattwise.training.rules import cost, own_decision
 from wattwise.training.windows import TrainingWindows, training_result
 
 if TYPE_CHECKING:

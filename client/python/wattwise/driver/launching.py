@@ -36,11 +36,11 @@ from wattwise.monitor.named import name_of
 from wattwise.presentation.quantities import energy_of
 from wattwise.presentation.states import end_reason
 from wattwise.rpc.labels import launch_labels
-from wattwise.spec import max_power_watts
+from wattwise.spec import cost, max_power_watts
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
+from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import ended_by_trainer, has_ended, joules_or_none
-from wattwise.training.rules import cost, own_decision
 from wattwise.training.spool import Spool
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from wattwise import v1
 from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor
+from wattwise.spec import cost
 from wattwise.training.resume import joules_or_none
-from wattwise.training.rules import cost
 
 _EXPENSIVE_IN_A_ROW = 2
 """The cost over the limits has one minimum: after two limits in a row that cost more than the best, it is behind us."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import estimate_mark
-from wattwise.spec import enum_name, policy_name
-from wattwise.training.rules import POLICY_DEFAULTS, higher_is_better
+from wattwise.rules import DEFAULTS
+from wattwise.spec import enum_name, higher_is_better, policy_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -104,11 +104,10 @@ def policy_with_parameters(spec: v1.JobSpec) -> str:
     name = policy_name(spec)
     if not name:
         return policy(spec)
-    defaults = {field.name: value for field, value in POLICY_DEFAULTS[name].ListFields()}
     special = [
         f"{field.name} {value if isinstance(value, int | float) else ', '.join(value)}"
         for field, value in getattr(spec.policy, name).ListFields()
-        if value != defaults.get(field.name)
+        if value != DEFAULTS.get(field.name)
     ]
     return f"{policy(spec)} ({', '.join(special)})" if special else policy(spec)
 

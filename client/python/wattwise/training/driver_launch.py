@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
+from wattwise.drafts import resolved
 from wattwise.errors import (
     JobDiffersError,
     NoDriverError,
@@ -31,7 +32,6 @@ from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import find_launch
 from wattwise.training.launch import DRIVER_VARIABLES, NO_TRIAL, Endpoint, has_driver, with_gpu
 from wattwise.training.resume import SavedTrial, has_ended
-from wattwise.training.rules import resolved
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial, TrialInfo
 from wattwise.variables import read_variable

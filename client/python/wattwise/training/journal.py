@@ -37,8 +37,8 @@ from wattwise.files import (
 )
 from wattwise.rpc.address import check_address
 from wattwise.rpc.client import new_id
+from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import carry_on, ended_by_trainer
-from wattwise.training.rules import own_decision
 from wattwise.variables import control_fault
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wattwise import v1
+from wattwise.drafts import resolved
 from wattwise.errors import (
     NoBatchSizeLeftError,
     ResourceExhaustedError,
@@ -28,12 +29,10 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.labels import launch_labels
-from wattwise.spec import JobSpec, check_job
+from wattwise.spec import JobSpec, check_job, check_valid
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request, find_launch
-from wattwise.training.job_faults import check_valid
 from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import SavedTrial
-from wattwise.training.rules import resolved
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
 from wattwise.training.trial import StartedTrial, TrialInfo

@@ -24,7 +24,7 @@ from wattwise.errors import (
 from wattwise.monitor import Monitor, default_monitor
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
-from wattwise.spec import JobSpec
+from wattwise.spec import JobSpec, higher_is_better
 from wattwise.training.attempts import Attempt
 from wattwise.training.best import BestEpoch, best_state, better, saved_best
 from wattwise.training.exits import check_reason, end_reason
@@ -34,7 +34,6 @@ from wattwise.training.launch import Launch, ServerLaunch, has_driver
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
 from wattwise.training.resume import SavedTrial, check_is_state, saved_attempt
-from wattwise.training.rules import higher_is_better
 from wattwise.training.running import RunningTrial
 from wattwise.training.split import GlobalBatch
 from wattwise.training.trial import StartedTrial, TrialInfo

@@ -10,9 +10,9 @@ from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseErr
 from wattwise.monitor import Monitor
 from wattwise.spec import max_power_watts
 from wattwise.training.metric import metric_value
+from wattwise.training.own_decision import own_decision
 from wattwise.training.power_usage import PowerUsage
 from wattwise.training.resume import Progress
-from wattwise.training.rules import own_decision
 from wattwise.training.session import Session
 from wattwise.training.trial import TrialInfo
 from wattwise.training.windows import TrainingWindows, training_result

@@ -55,6 +55,6 @@ The modules, in the order of a paper:
 """
 
 from wattwise_server.policy.knowledge_gradient.constants import Constants, Deviation
-from wattwise_server.policy.knowledge_gradient.policy import LARGEST_WINDOW, POLICY, KnowledgeGradient
+from wattwise_server.policy.knowledge_gradient.policy import POLICY, KnowledgeGradient
 
-__all__ = ["LARGEST_WINDOW", "POLICY", "Constants", "Deviation", "KnowledgeGradient"]
+__all__ = ["POLICY", "Constants", "Deviation", "KnowledgeGradient"]

@@ -22,7 +22,9 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from wattwise_server.domain import ChangedQuantity, DetectedChange, JobSpec, Moments
+from wattwise.rules import JobSpec
+
+from wattwise_server.domain import ChangedQuantity, DetectedChange, Moments
 from wattwise_server.policy.knowledge_gradient.belief import Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants
 from wattwise_server.policy.knowledge_gradient.evidence import Result, with_results, without_epochs

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from wattwise.rules import JobSpec
 
 from wattwise_server.cost import with_unit
-from wattwise_server.domain import JobSpec, Search
+from wattwise_server.domain import Search
 from wattwise_server.policy.failures import failing, has_trials
 from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from wattwise.rules import JobSpec
 
-from wattwise_server.domain import Arm, DetectedChange, JobSpec, Search, Stage, Trial, TrialOrigin
+from wattwise_server.domain import Arm, DetectedChange, Search, Stage, Trial, TrialOrigin
 from wattwise_server.events import (
     SearchEvent,
     SearchEventOfBatchSize,
@@ -40,9 +41,6 @@ from wattwise_server.policy.knowledge_gradient.values import Outlook, Situation,
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-LARGEST_WINDOW = 1000
-"""The window is part of the state, which is saved with every trial."""
 
 _LEAST_COST = 1e-100
 """Joules; a trial that cost less tells nothing about costs. Squares of costs must not vanish."""
@@ -98,11 +96,6 @@ class KnowledgeGradient:
 
     def __init__(self, constants: Constants = Constants()) -> None:  # noqa: B008 - it is immutable
         self.constants = constants
-
-    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        """Yields a fault if the window, which is part of the state, is too large."""
-        if spec.window_size > LARGEST_WINDOW:
-            yield "window_size", f"is {spec.window_size}; use at most {LARGEST_WINDOW}, or 0 for all trials"
 
     def register(self, spec: JobSpec, priors: Sequence[Prior] = ()) -> Search:
         """Returns a search that starts at the default batch size, or at the best one of the prior jobs."""

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from wattwise.rules import JobSpec
 
-from wattwise_server.domain import Arm, JobSpec, Search
+from wattwise_server.domain import Arm, Search
 from wattwise_server.policy.failures import failing
 from wattwise_server.policy.knowledge_gradient.belief import Belief
 from wattwise_server.policy.knowledge_gradient.constants import Constants

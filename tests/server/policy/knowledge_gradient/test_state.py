@@ -10,13 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise_server.domain import (
-    EndReason,
-    JobSpec,
-    Search,
-    Stage,
-    TrialOrigin,
-)
+from wattwise.rules import JobSpec
+from wattwise_server.domain import EndReason, Search, Stage, TrialOrigin
 from wattwise_server.events import BatchSizeBanned, SearchEvent, TrialDispatched
 from wattwise_server.policy.base import Choice
 from wattwise_server.policy.history import observe
@@ -32,7 +27,6 @@ from tests.server.policy.knowledge_gradient.jobs import (
     course,
     fresh,
     kg_job,
-    kg_spec,
     run_all,
     sizes,
     state_of,
@@ -193,12 +187,6 @@ def test_job_is_in_the_bandit_stage() -> None:
     trials = [job.next() for _ in range(3)]
     assert job.search.stage is Stage.BANDIT
     assert {trial.origin for trial in trials} == {TrialOrigin.SEARCH}
-
-
-def test_largest_window() -> None:
-    """A window of 1000 trials may be asked for, not one of 1001."""
-    assert not list(POLICY.faults(kg_spec(window_size=1000)))
-    assert [field for field, _ in POLICY.faults(kg_spec(window_size=1001))] == ["window_size"]
 
 
 def test_window_is_of_the_job() -> None:
