@@ -71,7 +71,7 @@ def _saved(client: Client) -> str:
     job_id = f"{PREFIX}-nightly"
     factors = client.get_server_info().factors
     known = client.get_job(job_id)
-    found = answer(known.job, known.details, client.get_job_statistics(job_id).savings, factors)
+    found = answer(known.job, known.details, client.get_job_statistics(job_id), factors)
     return f"{job_id}: {found.brief}"
 
 

@@ -455,6 +455,11 @@ class Job:
     baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a person has paused the search or pinned a batch size."""
+        return self.paused or self.pinned is not None
+
     def counts(self, trial: Trial) -> bool:
         """Returns whether the search counts a trial."""
         return trial.number > self.reset_after and not trial.excluded
@@ -566,6 +571,13 @@ class SavingsVerdict(Enum):
     UNCERTAIN = "UNCERTAIN"
     LOSS = "LOSS"
     EXPLORING = "EXPLORING"
+
+
+class SavingsQuantity(Enum):
+    """The quantity in which savings are told."""
+
+    COST = "COST"
+    MONEY = "MONEY"
 
 
 class Totals(NamedTuple):

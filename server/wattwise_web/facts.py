@@ -128,11 +128,10 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
     columns = []
     for job, of in pairs:
         spec, spent, deliveries, cost = job.spec, of.spent, of.num_deliveries, of.savings.cost
-        epochs = [(each.mean_epochs, each.num_deliveries) for each in of.trials if each.num_deliveries]
-        delivered = sum(count for _, count in epochs)
         quantity = main_quantity(of.savings, factors)
         told = quantity.name == "money"
-        money = spent.money / deliveries if told and deliveries else None
+        each = of.spent_per_delivery
+        money = each.money if told and deliveries else None
         at_least, lost = shown_saving(quantity.saving, quantity.text)
         now = amounts.cost(cost.in_use) if cost.HasField("in_use") else dash
         with_default = amounts.cost(cost.with_default) if cost.HasField("with_default") else dash
@@ -144,18 +143,16 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
                 "cost of a model with the default": with_default,
                 "trials": f"{job.num_trials:,}",
                 "deliveries": f"{deliveries:,}",
-                "cost per delivery so far": amounts.cost(spent.cost / deliveries) if deliveries else dash,
+                "cost per delivery so far": amounts.cost(each.cost) if deliveries else dash,
                 **(
                     {"money per delivery so far": dash if money is None else amounts.money(money, factors.currency)}
                     if told
                     else {}
                 ),
-                "energy so far": amounts.energy(spent.energy_joules) if spent.energy_joules > 0 else dash,
+                "energy so far": amounts.energy(spent.energy_joules) if spent.HasField("energy_joules") else dash,
                 "time so far": amounts.span(spent.time_seconds),
                 "saved at least, or lost": at_least or lost or "not shown yet",
-                "mean epochs of a delivery": amounts.number(sum(mean * count for mean, count in epochs) / delivered)
-                if delivered
-                else dash,
+                "mean epochs of a delivery": amounts.number(of.mean_epochs) if of.HasField("mean_epochs") else dash,
                 "policy": policy(spec),
                 "target": f"{spec.target.value:g} within {max_epochs(spec)}",
                 "η": f"{spec.eta_knob:g}",

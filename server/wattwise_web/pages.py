@@ -13,15 +13,12 @@ from urllib.parse import urlencode
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, JobNotFoundError, PermissionDeniedError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
-from wattwise.presentation.figures import by_batch_size
 from wattwise.presentation.quantities import energy_of, percent
 from wattwise.presentation.sentences import (
     Answer,
     answer,
     change_now,
     main_quantity,
-    share_lost,
-    share_saved,
     since_trial,
     total_answer,
 )
@@ -167,7 +164,7 @@ class Reader:
         curves = await self._newest_curves(visitor, job, running.trials, figures.buckets)
         statistics = figures.statistics
         bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
-        found = answer(job, details, statistics.savings, info.factors, preview.choices)
+        found = answer(job, details, statistics, info.factors, preview.choices)
         return {
             "title": job_id,
             "info": info,
@@ -188,7 +185,7 @@ class Reader:
                 chart
                 for chart in (
                     charts.cost_by_trial(job, details, figures, bounds[0] if bounds else None),
-                    charts.expected_costs(job, details, preview.choices, by_batch_size(statistics, info.factors)),
+                    charts.expected_costs(job, details, preview.choices, statistics, info.factors),
                     charts.curves(job.spec, curves),
                     charts.saved_so_far(job, figures),
                     charts.model_by_month(statistics, info.factors),
@@ -542,7 +539,7 @@ _ORDERS = {
 
 
 def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
-    measured = totals.spent.energy_joules > 0
+    measured = totals.spent.HasField("energy_joules")
     field = "energy_joules" if measured else "time_seconds"
     text = amounts.energy if measured else amounts.span
     quantity = main_quantity(totals.savings, factors)
@@ -555,9 +552,7 @@ def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
         "measured": measured,
         "time": amounts.span(totals.spent.time_seconds),
         "paid": paid,
-        "per_model": quantity.text(totals.spent.money / totals.num_deliveries)
-        if paid and totals.num_deliveries
-        else "",
+        "per_model": quantity.text(totals.spent_per_delivery.money) if paid and totals.num_deliveries else "",
         "saved": total_answer(totals, factors),
         "attention": totals.num_jobs_needing_attention,
     }
@@ -568,9 +563,9 @@ def _job_row(row: v1.JobListing, factors: v1.Factors) -> Values:
     saving, text = main_quantity(found, factors)[1:]
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
-            saved = (percent(share_saved(saving)), "gain", text(saving.at_least))
+            saved = (percent(saving.at_least_share), "gain", text(saving.at_least))
         case v1.SAVINGS_VERDICT_LOSS:
-            saved = (f"+{percent(share_lost(found, saving))}", "loss", "costs more")
+            saved = (f"+{percent(saving.lost_share)}", "loss", "costs more")
         case v1.SAVINGS_VERDICT_EXPLORING:
             saved = ("exploring", "none", "")
         case v1.SAVINGS_VERDICT_UNCERTAIN:
@@ -587,7 +582,7 @@ def _job_row(row: v1.JobListing, factors: v1.Factors) -> Values:
         "used": batch_size_in_use(job),
         "default": job.spec.default_batch_size,
         "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
-        "change": "" if job.batch_size_in_use == job.spec.default_batch_size else change_now(found, saving),
+        "change": "" if job.batch_size_in_use == job.spec.default_batch_size else change_now(saving),
         "running": summary.num_running_trials,
         "trials": job.num_trials,
         "deliveries": summary.num_deliveries,

@@ -7,11 +7,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
-from wattwise.presentation.figures import factor_parts
 from wattwise.presentation.sentences import (
     Answer,
+    factor_parts,
     main_quantity,
-    measured_part,
     shown_saving,
     spent_by_month,
     spent_per_model,
@@ -95,15 +94,12 @@ _NAMES: dict[_Quantity, str] = {"energy": "energy", "time": "time", "money": "mo
 
 def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
     """The quantities that are known, the one that is told first; energy only where some was measured."""
-    rows = []
-    known, main = measured_part(savings, factors), main_quantity(savings, factors).name
-    for field, text in sorted(formats(factors).items(), key=lambda item: item[0] != main):
-        if not known.HasField(field):
-            continue
-        saving: v1.SavingsEstimate = getattr(known, field)
-        if field != "energy" or saving.spent > 0:
-            rows.append(_row(_NAMES[field], saving, text))
-    return rows
+    main = main_quantity(savings, factors).name
+    return [
+        _row(_NAMES[field], getattr(savings, field), text)
+        for field, text in sorted(formats(factors).items(), key=lambda item: item[0] != main)
+        if getattr(savings, field).HasField("spent")
+    ]
 
 
 def _row(name: str, saving: v1.SavingsEstimate, text: Format) -> Row:

@@ -125,7 +125,7 @@ def test_long_intervals_leave_room_for_others(grpc_server: LiveServer, own_web: 
         trainer.report(trial, 100.0 * epoch, 0.1 * epoch, epoch, epoch)
     states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id="vague")).details.batch_size_states
     means = [state.expected_cost for state in states]
-    ends = [state.expected_cost + 1.96 * state.expected_cost_deviation for state in states]
+    ends = [state.expected_cost + state.expected_cost_deviation for state in states]
     near = [mean for mean in means if mean <= 10 * min(means)]
     page = job_page(own_web, "vague")
     spec = spec_of(page, "arms")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattwise import Client, v1
@@ -14,7 +15,7 @@ from tests.web.conftest import FACTORS
 from tests.web.test_pages import DASH
 
 
-def pinned_runs(server: LiveServer, trainer: Trainer, batch_size: int, costs: list[float]) -> None:
+def pinned_runs(server: LiveServer, trainer: Trainer, batch_size: int, costs: Sequence[float | None]) -> None:
     """Runs trials of this batch size that reach the target at these costs."""
     request = v1.SetPinnedBatchSizeRequest(job_id=trainer.job_id, batch_size=batch_size)
     server.admin.SetPinnedBatchSize(request)
@@ -22,7 +23,9 @@ def pinned_runs(server: LiveServer, trainer: Trainer, batch_size: int, costs: li
         trainer.run(cost)
 
 
-def job(server: LiveServer, name: str, default: list[float], other: list[float], eta_knob: float = 1.0) -> str:
+def job(
+    server: LiveServer, name: str, default: Sequence[float | None], other: Sequence[float | None], eta_knob: float = 1.0
+) -> str:
     """The id of a job with these costs of its default and of another batch size, and with a prefix of its own."""
     trainer = Trainer(server.trainer, job_id_prefix=name, job_id=name, eta_knob=eta_knob)
     pinned_runs(server, trainer, 16, default)
@@ -34,7 +37,7 @@ def test_unmeasured_energy_has_no_money(tmp_path: Path) -> None:
     """Without energy the page has neither it nor the money and the CO2 that follow from it: of one job or of many."""
     with LiveServer(tmp_path) as server, Client(server.start(*FACTORS)) as client:
         factors = client.get_server_info().factors
-        job_id = job(server, "time", [0.0] * 6, [0.0] * 4, eta_knob=0.0)
+        job_id = job(server, "time", [None] * 6, [None] * 4, eta_knob=0.0)
         rows = savings.rows_of(client.get_job_statistics(job_id).savings, factors)
         total = total_answer(client.get_totals(), factors)
     assert [row.name for row in rows] == ["cost", "time"]
@@ -59,10 +62,14 @@ def test_several_jobs_have_the_verdict_of_a_single_one(tmp_path: Path) -> None:
 
 def test_months_have_a_chart() -> None:
     """In money where there are prices; a month without a delivery has a row and no bar; one month is no trend."""
-    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.SavingsEstimate(), energy=v1.SavingsEstimate(spent=1.0)))
+    told_in = v1.SAVINGS_QUANTITY_MONEY
+    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.SavingsEstimate(), told_in=told_in))
     for month, deliveries, spent in ((9, 10, 39.0), (10, 0, 3.0), (11, 12, 31.8)):
         assert charts.model_by_month(statistics, v1.Factors()).spec is None or month == 11
-        added = statistics.months.add(num_deliveries=deliveries, spent=v1.Usage(money=spent, cost=spent))
+        each = v1.Usage(money=spent / deliveries) if deliveries else None
+        added = statistics.months.add(
+            num_deliveries=deliveries, spent=v1.Usage(money=spent, cost=spent), spent_per_delivery=each
+        )
         added.start_time.FromJsonString(f"2026-{month:02}-01T00:00:00Z")
     factors = v1.Factors(gpu_hour_price=1.0, currency="EUR")
     chart = charts.model_by_month(statistics, factors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from wattwise.rules import JobSpec
 
@@ -29,6 +30,24 @@ def choice_on_request(policy: Policy, job: Job, trial_number: int) -> Choice | N
         often = "" if job.baseline_requested else f" for one launch in {job.baseline_every}"
         return Choice(spec.default_batch_size, f"the default; requested as a baseline{often}", TrialOrigin.REQUESTED)
     return None
+
+
+class BaselineWait(Enum):
+    """What a launch with the default batch size waits for."""
+
+    PINNED = "PINNED"
+    PAUSED = "PAUSED"
+    NOT_CHOOSABLE = "NOT_CHOOSABLE"
+
+
+def baseline_wait(job: Job) -> BaselineWait | None:
+    """Returns what a baseline waits for; None if the next launch can be one."""
+    if job.pinned is not None:
+        return BaselineWait.PINNED
+    if job.paused:
+        return BaselineWait.PAUSED
+    able = _default_available(job.spec, job.search, job.num_trials + 1)
+    return None if able else BaselineWait.NOT_CHOOSABLE
 
 
 def best_known(

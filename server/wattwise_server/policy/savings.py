@@ -37,6 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.domain import Moments, SavingsVerdict
@@ -103,6 +104,33 @@ class Delivered:
         return cls(sums.count, sums.mean, logs, unmeasured)
 
 
+class ProofState(Enum):
+    """How a saving could be proven; None in its place if there is nothing to prove."""
+
+    DEFAULT_ONLY = "DEFAULT_ONLY"
+    NEEDS_BASELINES = "NEEDS_BASELINES"
+    NEEDS_LAUNCHES = "NEEDS_LAUNCHES"
+    DEFAULT_IN_USE = "DEFAULT_IN_USE"
+    TOO_SMALL = "TOO_SMALL"
+    NO_SAVING = "NO_SAVING"
+
+
+class SavingsProof(NamedTuple):
+    """What would prove a saving.
+
+    Attributes:
+        state: How it could be proven; None if there is nothing to prove.
+        num_baselines: Launches of the default that it takes.
+        num_launches: Launches of the batch size in use that it takes besides.
+        price: What the launches of the default take beyond as many of the batch size in use; None if it is unknown.
+    """
+
+    state: ProofState | None = None
+    num_baselines: int = 0
+    num_launches: int = 0
+    price: float | None = None
+
+
 class Settling(NamedTuple):
     """The shortest way to a proven saving, if everything goes on as it did.
 
@@ -157,6 +185,7 @@ class SavingsEstimate:
         with_default: The same with the default: M.
         settling: What would show a saving; None if it is shown, or if nothing that was looked at would show it.
         measured: False if the quantity is unknown, because no trial measured it; S is then 0.
+        change: What a model takes with the batch size in use compared with M, such as -0.4; None with few deliveries.
     """
 
     deliveries: int
@@ -169,6 +198,7 @@ class SavingsEstimate:
     with_default: float | None = None
     settling: Settling | None = None
     measured: bool = True
+    change: float | None = None
 
     @property
     def saved(self) -> float | None:
@@ -198,24 +228,39 @@ class SavingsEstimate:
         return None if self.baseline is None else (self.spent - self.running) - self.deliveries * self._model
 
     @property
-    def confidence(self) -> float:
-        """Probability that `at_least` is never wrong."""
-        return CONFIDENCE
-
-    @property
     def measured_spent(self) -> float | None:
         """S; None if the quantity is unknown."""
         return self.spent if self.measured else None
 
     @property
-    def baselines_to_settle(self) -> int | None:
-        """Launches of the default that would show a saving, together with `launches_to_settle`."""
-        return self.settling.runs if self.settling else None
+    def at_least_share(self) -> float | None:
+        """The lower bound as a share of D · L; None where there is no claim."""
+        return None if self.baseline is None else _share(self.at_least, self.deliveries * self.baseline.least)
 
     @property
-    def launches_to_settle(self) -> int | None:
-        """Launches of the batch size in use that would show a saving, together with `baselines_to_settle`."""
-        return self.settling.launches if self.settling else None
+    def lost_share(self) -> float | None:
+        """What was lost as a share of D · M; None where there is no claim."""
+        return None if self.baseline is None else _share(self.lost, self.deliveries * self._model)
+
+    @property
+    def cautious_baseline(self) -> float | None:
+        """g; None where there is no claim."""
+        return None if self.baseline is None else self.baseline.cautious
+
+    @property
+    def least_baseline(self) -> float | None:
+        """L; None where there is no claim."""
+        return None if self.baseline is None else self.baseline.least
+
+    @property
+    def spent_by_ended(self) -> float | None:
+        """What ended trials spent; None where there is no claim."""
+        return None if self.baseline is None else self.spent - self.running
+
+    @property
+    def confidence(self) -> float:
+        """Probability that `at_least` is never wrong."""
+        return CONFIDENCE
 
     @property
     def _model(self) -> float:
@@ -243,6 +288,10 @@ class SavingsEstimate:
         )
 
 
+def _share(part: float | None, whole: float) -> float:
+    return (part or 0.0) / whole if whole > 0 else 0.0
+
+
 def estimate(
     reached: Mapping[int, Delivered],
     *,
@@ -253,6 +302,7 @@ def estimate(
     running: float = 0.0,
     in_use: float | None = None,
     with_default: float | None = None,
+    held: bool = False,
 ) -> SavingsEstimate:
     """Returns the savings of a job in one quantity.
 
@@ -265,6 +315,7 @@ def estimate(
         running: What the running ones of them took. It counts against a saving, but is no loss before they end.
         in_use: What a model takes with the batch size in use.
         with_default: What a model takes with the default: M. Without it, the mean of the default's deliveries counts.
+        held: Whether a person has paused the search or pinned a batch size, so that the job does not explore.
 
     Raises:
         ValueError: a number is negative or not finite, or more logarithms than trials were counted.
@@ -285,7 +336,7 @@ def estimate(
     known = _baseline(default, spread) if default.logs.count == default.count >= LEAST_RUNS else None
     mean = default.mean if default.count else None
     found = SavingsEstimate(deliveries, spent, SavingsVerdict.NO_BASELINE, known, mean, running, in_use, with_default)
-    verdict = _verdict(found, launches)
+    verdict = _verdict(found, launches, held=held)
     way = None if verdict is SavingsVerdict.SAVING else settling(default, spread, found)
     return replace(found, verdict=verdict, settling=way)
 
@@ -332,14 +383,16 @@ def boundary(runs: int) -> float:
     return math.sqrt(2 * (runs + 1) * math.log1p(math.sqrt(runs + 1) / (2 * _MISCLAIMED)))
 
 
-def _verdict(found: SavingsEstimate, launches: int) -> SavingsVerdict:
+def _verdict(found: SavingsEstimate, launches: int, *, held: bool) -> SavingsVerdict:
     if found.at_least is not None and found.at_least > 0:
         return SavingsVerdict.SAVING
-    if launches <= EXPLORING_LAUNCHES:
+    explores = launches <= EXPLORING_LAUNCHES
+    if explores and not held:
         return SavingsVerdict.EXPLORING
     if found.at_most is None:
         return SavingsVerdict.NO_BASELINE
-    return SavingsVerdict.LOSS if found.at_most < 0 else SavingsVerdict.UNCERTAIN
+    # A few launches are no loss, whoever chose their batch sizes.
+    return SavingsVerdict.LOSS if found.at_most < 0 and not explores else SavingsVerdict.UNCERTAIN
 
 
 def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settling | None:
@@ -363,6 +416,35 @@ def settling(default: Delivered, spread: float, found: SavingsEstimate) -> Settl
             launches = math.floor(missing / gain) + 1
         ways.append(Settling(runs, launches))
     return min(ways, key=sum, default=None)
+
+
+def proof(found: SavingsEstimate, *, num_baselines: int, default_only: bool, default_in_use: bool) -> SavingsProof:
+    """Returns what would prove a saving.
+
+    Args:
+        found: The claim about a job that has a batch size left.
+        num_baselines: Deliveries of the default.
+        default_only: Whether every launch gets the default.
+        default_in_use: Whether the default is the batch size in use.
+    """
+    if found.verdict not in (SavingsVerdict.UNCERTAIN, SavingsVerdict.NO_BASELINE, SavingsVerdict.EXPLORING):
+        return SavingsProof()
+    if default_only:
+        return SavingsProof(ProofState.DEFAULT_ONLY)
+
+    def price(runs: int) -> float | None:
+        known = runs and found.in_use is not None and found.with_default is not None
+        return runs * ((found.with_default or 0.0) - (found.in_use or 0.0)) if known else None
+
+    if (missing := LEAST_RUNS - num_baselines) > 0:
+        return SavingsProof(ProofState.NEEDS_BASELINES, missing, 0, price(missing))
+    if found.settling is not None:
+        runs, launches = found.settling
+        return SavingsProof(ProofState.NEEDS_LAUNCHES, runs, launches, price(runs))
+    if default_in_use:
+        return SavingsProof(ProofState.DEFAULT_IN_USE)
+    less = (found.in_use or 0.0) < (found.with_default or 0.0)
+    return SavingsProof(ProofState.TOO_SMALL if less else ProofState.NO_SAVING)
 
 
 def total_verdict(

@@ -49,7 +49,7 @@ _RENAMED: Mapping[type[Message], Mapping[str, str]] = {
     v1.PowerSample: {"power_setting": _LIMIT},
     v1.ProfiledLimit: {"power_setting": _LIMIT},
     v1.SavingsEstimate: {"spent": "measured_spent"},
-    v1.Totals: {INSIDE: "totals", "savings": "savings"},
+    v1.Totals: {INSIDE: "totals", "savings": "savings", "spent_per_delivery": "spent_per_delivery"},
     v1.Trial: {
         INSIDE: "trial",
         "id": "trial.key",

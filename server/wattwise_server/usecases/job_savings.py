@@ -9,7 +9,15 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from wattwise_server.config import Factors
-from wattwise_server.domain import Moments, Quantities, SavingsVerdict, Totals, Usage, batch_size_in_use
+from wattwise_server.domain import (
+    Moments,
+    Quantities,
+    SavingsQuantity,
+    SavingsVerdict,
+    Totals,
+    Usage,
+    batch_size_in_use,
+)
 from wattwise_server.policy.savings import (
     CONFIDENCE,
     EXPLORING_LAUNCHES,
@@ -50,15 +58,19 @@ class TotalEstimate(NamedTuple):
 
     verdict: SavingsVerdict
     measured_spent: float | None
-    saved: float | None
-    at_least: float | None
-    lost: float | None
+    saved: float | None = None
+    at_least: float | None = None
+    lost: float | None = None
     confidence: float = CONFIDENCE
     in_use: None = None
     with_default: None = None
     default_mean: None = None
-    baselines_to_settle: None = None
-    launches_to_settle: None = None
+    change: None = None
+    at_least_share: None = None
+    lost_share: None = None
+    cautious_baseline: None = None
+    least_baseline: None = None
+    spent_by_ended: None = None
 
 
 Estimate = TypeVar("Estimate", SavingsEstimate, TotalEstimate)
@@ -66,7 +78,10 @@ Estimate = TypeVar("Estimate", SavingsEstimate, TotalEstimate)
 
 @dataclass(frozen=True)
 class Savings(Generic[Estimate]):
-    """What a job, or several together, have saved. The carbon is in grams."""
+    """What a job, or several together, have saved. The carbon is in grams.
+
+    Without measured energy there is no carbon, and no money if energy has a price.
+    """
 
     cost: Estimate
     energy: Estimate
@@ -81,6 +96,17 @@ class Savings(Generic[Estimate]):
     num_in_use_trials: int = 0
     min_baseline_trials: int = LEAST_RUNS
     num_exploring_launches: int = EXPLORING_LAUNCHES
+
+    @property
+    def told_in(self) -> SavingsQuantity:
+        """Money if it is known, else the cost."""
+        known = self.money is not None and self.money.verdict is not SavingsVerdict.NOT_MEASURED
+        return SavingsQuantity.MONEY if known else SavingsQuantity.COST
+
+    @property
+    def told(self) -> Estimate:
+        """The estimate of the quantity in which savings are told."""
+        return self.money if self.money is not None and self.told_in is SavingsQuantity.MONEY else self.cost
 
     def quantities(self, figure: Callable[[Estimate], float | None]) -> Quantities:
         """Returns a figure of each quantity."""
@@ -105,14 +131,19 @@ class Pricing:
         self.factors = factors
         self.prices = Prices(joule=factors.price_per_joule, gpu_second=factors.price_per_gpu_second)
 
+    def is_known(self, usage: Usage) -> bool:
+        """Returns whether the money of usage is known: it has measured energy if energy has a price."""
+        return not (self.prices.joule and usage.energy_joules is None and usage.time_seconds)
+
     def spent(self, groups: Iterable[TrialGroup], num_gpus: int) -> Usage:
         """Returns what the own trials among groups took."""
         return self.priced(usage_of(group for group in groups if group.own), num_gpus)
 
     def priced(self, usage: Usage, num_gpus: int) -> Usage:
         """Returns usage of trials on so many GPUs, with its money and its carbon."""
-        joules, per_joule, money = usage.energy_joules, self.factors.grams_per_joule, None
-        if self.factors.has_prices:
+        joules, per_joule = usage.energy_joules, self.factors.grams_per_joule
+        money = None
+        if self.prices.joule or self.prices.gpu_second:
             money = self.prices.joule * (joules or 0.0) + self.prices.gpu_second * num_gpus * usage.time_seconds
         carbon = None if per_joule is None or joules is None else per_joule * joules
         return usage._replace(money=money, carbon_grams=carbon)
@@ -132,7 +163,7 @@ def usage_of(groups: Iterable[TrialGroup]) -> Usage:
 
 
 def job_savings(
-    pricing: Pricing, version: JobVersion, every: Sequence[TrialGroup], compared_from: int
+    pricing: Pricing, version: JobVersion, every: Sequence[TrialGroup], compared_from: int, *, held: bool = False
 ) -> Savings[SavingsEstimate]:
     """Returns what a job has saved.
 
@@ -141,6 +172,7 @@ def job_savings(
         version: The job.
         every: All its trials that count.
         compared_from: The first trial that is compared; 0 if all are.
+        held: Whether a person has paused the search or pinned a batch size.
     """
     default, in_use = version.default_batch_size, _batch_size_in_use(version)
     groups = [group for group in every if group.first_trial >= compared_from]
@@ -151,6 +183,7 @@ def job_savings(
     num_deliveries = num_deliveries_of(delivered)
     of_default = [group for group in delivered if group.batch_size == default]
     launches = sum(group.num_trials for group in every if group.own and not group.running)
+    num_baseline = sum(group.num_trials for group in of_default)
     num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
 
     def model(batch_size: int | None, quantity: _Quantity) -> float | None:
@@ -160,7 +193,7 @@ def job_savings(
         return sum(map(quantity.spent, ended)) / number if number else None
 
     def saved(quantity: _Quantity, value: float, unfinished: float) -> SavingsEstimate:
-        return estimate(
+        found = estimate(
             _delivered(delivered, quantity),
             default_batch_size=default,
             deliveries=num_deliveries,
@@ -170,11 +203,17 @@ def job_savings(
             with_default=model(default, quantity),
             # Sums of floats: the part may exceed the whole by a rounding.
             running=min(unfinished, value),
+            held=held,
         )
+        few = min(num_baseline, num_in_use) < LEAST_RUNS
+        if few or found.in_use is None or not found.with_default:
+            return found
+        return replace(found, change=found.in_use / found.with_default - 1)
 
     joules = spent.energy_joules
     energy = replace(saved(_ENERGY, joules or 0.0, running.energy_joules or 0.0), measured=joules is not None)
-    money = None if spent.money is None else saved(_MONEY, spent.money, running.money or 0.0)
+    known = spent.money is not None and pricing.is_known(spent)
+    money = saved(_MONEY, spent.money or 0.0, running.money or 0.0) if known else None
     if money is not None and pricing.prices.joule:
         money = _measured_money(money, energy)
     grams = pricing.factors.grams_per_joule
@@ -185,7 +224,7 @@ def job_savings(
         money=money,
         carbon=energy.times(grams) if grams is not None and energy.measured else None,
         num_deliveries=num_deliveries,
-        num_baseline_trials=sum(group.num_trials for group in of_default),
+        num_baseline_trials=num_baseline,
         newest_baseline_time=max((group.newest_end for group in of_default if group.newest_end), default=None),
         compared_from_trial=compared_from or None,
         batch_size_in_use=in_use,
@@ -227,8 +266,8 @@ def _measured_money(money: SavingsEstimate, energy: SavingsEstimate) -> SavingsE
     return money
 
 
-def total_savings(totals: Totals) -> Savings[TotalEstimate]:
-    """Returns what several jobs have saved together; of energy, also if no trial measured any."""
+def total_savings(pricing: Pricing, totals: Totals) -> Savings[TotalEstimate]:
+    """Returns what several jobs have saved together."""
 
     def total(quantity: str) -> TotalEstimate:
         value = attrgetter(quantity)
@@ -241,11 +280,15 @@ def total_savings(totals: Totals) -> Savings[TotalEstimate]:
             lost=value(totals.lost),
         )
 
+    spent, energy = totals.spent, total("energy_joules")
+    money = total("money") if spent.money is not None and pricing.is_known(spent) else None
+    if money is not None and pricing.prices.joule and energy.verdict is SavingsVerdict.NOT_MEASURED:
+        money = TotalEstimate(SavingsVerdict.NOT_MEASURED, spent.money)
     return Savings(
         cost=total("cost"),
-        energy=total("energy_joules"),
+        energy=energy,
         time=total("time_seconds"),
-        money=None if totals.spent.money is None else total("money"),
-        carbon=None if totals.spent.carbon_grams is None else total("carbon_grams"),
+        money=money,
+        carbon=None if spent.carbon_grams is None else total("carbon_grams"),
         num_deliveries=totals.num_deliveries,
     )

@@ -24,6 +24,7 @@ from wattwise_server.policy.explorer import next_exploration
 from wattwise_server.policy.failures import Status, advice, failing, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.requests import BaselineWait, baseline_wait
 from wattwise_server.store.base import StoredProfile
 from wattwise_server.usecases.changes import changes
 
@@ -135,6 +136,7 @@ class JobDetails(NamedTuple):
     power_limits: Sequence[PowerLimit]
     changes: Sequence[DetectedChange]
     advice: str
+    baseline_wait: BaselineWait | None
 
 
 class JobWithDetails(NamedTuple):
@@ -182,6 +184,7 @@ def job_details(job: Job) -> JobDetails:
         ],
         changes=changes(job),
         advice=advice(search, job.spec.job_id),
+        baseline_wait=baseline_wait(job),
     )
 
 

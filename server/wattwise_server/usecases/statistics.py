@@ -18,9 +18,19 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from wattwise_server.config import Factors
-from wattwise_server.domain import Activity, Job, ListedJob, Moments, SavingsVerdict, Totals, TrialOrigin, Usage
+from wattwise_server.domain import (
+    Activity,
+    Job,
+    ListedJob,
+    Moments,
+    SavingsQuantity,
+    SavingsVerdict,
+    Totals,
+    TrialOrigin,
+    Usage,
+)
 from wattwise_server.errors import JobNotFoundError
-from wattwise_server.policy.savings import Baseline, SavingsEstimate, advice
+from wattwise_server.policy.savings import Baseline, SavingsEstimate, SavingsProof, advice, proof
 from wattwise_server.store.base import (
     Bucket,
     Day,
@@ -70,12 +80,12 @@ OTHER = "other"
 
 
 class TrialStatistics(NamedTuple):
-    """Trials of one batch size and origin."""
+    """Trials of one batch size."""
 
     batch_size: int
-    origin: TrialOrigin
     num_trials: int
     num_running: int
+    num_imported: int
     num_deliveries: int
     num_missed: int
     num_undecided: int
@@ -85,6 +95,7 @@ class TrialStatistics(NamedTuple):
     mean_epochs: float | None
     least_epochs: int | None
     most_epochs: int | None
+    mean_epoch_energy_joules: float | None
 
 
 class JobSummary(NamedTuple):
@@ -117,6 +128,12 @@ class MonthStatistics(NamedTuple):
     num_trials: int
     num_deliveries: int
     spent: Usage
+    change: float | None
+
+    @property
+    def spent_per_delivery(self) -> Usage | None:
+        """None without a delivery."""
+        return _per_delivery(self.spent, self.num_deliveries)
 
 
 class TotalsView(NamedTuple):
@@ -124,6 +141,11 @@ class TotalsView(NamedTuple):
 
     totals: Totals
     savings: Savings[TotalEstimate]
+
+    @property
+    def spent_per_delivery(self) -> Usage | None:
+        """None without a delivery."""
+        return _per_delivery(self.totals.spent, self.totals.num_deliveries)
 
 
 class Division(NamedTuple):
@@ -202,6 +224,23 @@ class JobStatistics(NamedTuple):
     months: Sequence[MonthStatistics]
     advice: Sequence[str]
     break_even_trial: int | None
+    proof: SavingsProof
+    mean_epochs: float | None
+
+    @property
+    def spent_per_delivery(self) -> Usage | None:
+        """None without a delivery."""
+        return _per_delivery(self.spent, self.num_deliveries)
+
+    @property
+    def num_trials(self) -> int:
+        """The trials of all batch sizes."""
+        return sum(trials.num_trials for trials in self.trials)
+
+    @property
+    def num_running(self) -> int:
+        """The running ones."""
+        return sum(trials.num_running for trials in self.trials)
 
 
 class _Ended(NamedTuple):
@@ -252,16 +291,18 @@ class Statistics:
         """
         read = await self._read(job_id)
         job, version, groups = read.job, read.version, read.groups
-        savings = job_savings(self._pricing, version, groups, read.compared_from)
+        savings = job_savings(self._pricing, version, groups, read.compared_from, held=job.is_held)
         return JobStatistics(
             trials=self._by_batch_size(groups, version.num_gpus),
             num_deliveries=num_deliveries_of(groups),
             spent=self._pricing.spent(groups, version.num_gpus),
             savings=savings,
             num_excluded=sum(number > job.reset_after for number in version.excluded),
-            months=self._months(await self._days(version, read.ended), version.num_gpus),
+            months=self._months(await self._days(version, read.ended), version.num_gpus, savings.told_in),
             advice=await self._advice(savings, version, job),
             break_even_trial=await self._break_even(savings, version),
+            proof=_proof(savings, job),
+            mean_epochs=_mean_epochs([group for group in groups if group.delivered]),
         )
 
     async def course(
@@ -364,14 +405,14 @@ class Statistics:
                     job.activity or Activity(0, None, needs_attention=False),
                     num_deliveries_of(groups),
                     self._pricing.spent(groups, version.num_gpus),
-                    job_savings(self._pricing, version, groups, of_job.compared_from),
+                    job_savings(self._pricing, version, groups, of_job.compared_from, held=job.job.is_held),
                 )
         return found
 
     async def totals(self, prefix: str) -> TotalsView:
         """Returns the totals of all jobs whose ids start with a prefix."""
         totals = await self._together((await self._by_job(prefix)).values())
-        return TotalsView(totals, total_savings(totals))
+        return TotalsView(totals, total_savings(self._pricing, totals))
 
     async def named_totals(self, num_named: int) -> tuple[Totals, Mapping[str, Totals]]:
         """Returns the totals of all jobs, and those of the most recently active ones by id, with the rest under OTHER.
@@ -537,30 +578,32 @@ class Statistics:
         since = newest.replace(year=year, month=month + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
         return await self._of_ended(version, self._store.reads.days, since)
 
-    def _months(self, days: Sequence[Day], num_gpus: int) -> Sequence[MonthStatistics]:
+    def _months(self, days: Sequence[Day], num_gpus: int, told_in: SavingsQuantity) -> Sequence[MonthStatistics]:
         """Returns the months with trials."""
-        found = []
+        found: list[MonthStatistics] = []
         for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
             of_month = list(group)
             usage = Usage()
             for day in of_month:
                 usage = usage.plus(day.usage)
-            found.append(
-                MonthStatistics(
-                    start_time=start,
-                    num_trials=sum(day.num_trials for day in of_month),
-                    num_deliveries=sum(day.num_deliveries for day in of_month),
-                    spent=self._pricing.priced(usage, num_gpus),
-                )
+            month = MonthStatistics(
+                start_time=start,
+                num_trials=sum(day.num_trials for day in of_month),
+                num_deliveries=sum(day.num_deliveries for day in of_month),
+                spent=self._pricing.priced(usage, num_gpus),
+                change=None,
             )
+            found.append(month._replace(change=_change(month, found[-1], told_in) if found else None))
         return found
 
     def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
-        ordered = sorted(groups, key=lambda group: (group.batch_size, group.origin.value))
-        return [
-            self._of_groups(list(these), num_gpus)
-            for _, these in groupby(ordered, key=lambda group: (group.batch_size, group.origin))
-        ]
+        size = attrgetter("batch_size")
+        return [self._of_groups(list(these), num_gpus) for _, these in groupby(sorted(groups, key=size), key=size)]
+
+    def _mean(self, usage: Usage, num_gpus: int) -> Usage:
+        """Returns what a delivery took, with its money if that is known."""
+        priced = self._pricing.priced(usage, num_gpus)
+        return priced if self._pricing.is_known(usage) else priced._replace(money=None)
 
     def _of_groups(self, groups: Sequence[TrialGroup], num_gpus: int) -> TrialStatistics:
         delivered = [group for group in groups if group.delivered]
@@ -572,21 +615,55 @@ class Statistics:
         for group in delivered:
             logs = logs.merge(group.logs.cost)
         mean_delivery = usage_of(delivered).times(1 / num_deliveries) if num_deliveries else None
+        joules, mean_epochs = mean_delivery and mean_delivery.energy_joules, _mean_epochs(delivered)
         return TrialStatistics(
             batch_size=groups[0].batch_size,
-            origin=groups[0].origin,
             num_trials=num_trials,
             num_running=num_running,
+            num_imported=sum(group.num_trials for group in groups if group.origin is TrialOrigin.IMPORTED),
             num_deliveries=num_deliveries,
             num_missed=num_trials - num_running - num_deliveries - num_undecided,
             num_undecided=num_undecided,
             spent=self._pricing.priced(usage_of(groups), num_gpus),
-            mean_delivery=None if mean_delivery is None else self._pricing.priced(mean_delivery, num_gpus),
+            mean_delivery=None if mean_delivery is None else self._mean(mean_delivery, num_gpus),
             log_cost_deviation=math.sqrt(logs.variance) if logs.count > 1 else None,
-            mean_epochs=sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None,
+            mean_epochs=mean_epochs,
             least_epochs=min((group.least_epochs for group in delivered), default=None),
             most_epochs=max((group.most_epochs for group in delivered), default=None),
+            mean_epoch_energy_joules=joules / mean_epochs if joules is not None and mean_epochs else None,
         )
+
+
+def _per_delivery(spent: Usage, num_deliveries: int) -> Usage | None:
+    return spent.times(1 / num_deliveries) if num_deliveries else None
+
+
+def _mean_epochs(delivered: Sequence[TrialGroup]) -> float | None:
+    num_deliveries = sum(group.num_trials for group in delivered)
+    return sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None
+
+
+def _change(month: MonthStatistics, before: MonthStatistics, told_in: SavingsQuantity) -> float | None:
+    """Returns what a delivery took compared with the month before; None if one of both is unknown or nothing."""
+    quantity = attrgetter(f"spent_per_delivery.{told_in.value.lower()}")
+    if month.spent_per_delivery is None or before.spent_per_delivery is None:
+        return None
+    now, then = quantity(month), quantity(before)
+    return now / then - 1 if now and then else None
+
+
+def _proof(savings: Savings[SavingsEstimate], job: Job) -> SavingsProof:
+    """Returns what would prove a saving of a job in the quantity in which its savings are told."""
+    default = job.spec.default_batch_size
+    default_only = job.pinned == default or job.spec.batch_sizes == (default,)
+    if not (default_only or job.search.available):
+        return SavingsProof()
+    return proof(
+        savings.told,
+        num_baselines=savings.num_baseline_trials,
+        default_only=default_only,
+        default_in_use=savings.batch_size_in_use == default,
+    )
 
 
 def _limited(limit: Callable[[float, float], float], value: float | None) -> float | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattwise import v1
-from wattwise.presentation.figures import Figures
 from wattwise.presentation.quantities import percent, step_energy
+from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import may_be_chosen, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
@@ -27,8 +27,6 @@ from wattwise_web.charts.base import (
     unit_axis,
 )
 
-_CERTAIN = 1.96
-"""Standard deviations on both sides of the mean that cover 95%."""
 _FAR = 10
 """A batch size whose expected cost is that many times the least one need not fit into the chart."""
 _LONG = 2
@@ -42,7 +40,11 @@ _HEADROOM = 1.18
 
 
 def expected_costs(
-    job: v1.Job, details: v1.JobDetails, preview: Sequence[v1.PreviewedChoice], figures: Figures
+    job: v1.Job,
+    details: v1.JobDetails,
+    preview: Sequence[v1.PreviewedChoice],
+    statistics: v1.JobStatistics,
+    factors: v1.Factors,
 ) -> Chart:
     """What a model is expected to cost with each batch size, and which is next.
 
@@ -50,18 +52,24 @@ def expected_costs(
         job: the job.
         details: what it knows about its batch sizes.
         preview: what its next launch may get.
-        figures: what is known of its batch sizes besides.
+        statistics: its figures.
+        factors: the operator's factors.
     """
     name, title = "arms", "Expected cost by batch size"
     chances = {choice.batch_size: choice.probability for choice in preview}
     known = beliefs(details)
-    rows = [_belief_row(job, state, known[state.batch_size], chances, figures) for state in details.batch_size_states]
+    trials = {each.batch_size: each for each in statistics.trials}
+    rows = []
+    for state in details.batch_size_states:
+        chance = chances.get(state.batch_size, 0.0)
+        of_size = trials.get(state.batch_size, v1.TrialStatistics())
+        rows.append(_belief_row(job, state, known[state.batch_size], chance, trials=of_size, factors=factors))
     columns = (
         "batch size",
         "state",
         "expected cost",
-        "95%",
-        *(() if figures.money is None else ("mean money of a delivery",)),
+        "±",
+        *(("mean money of a delivery",) if has_prices(factors) else ()),
         "chance of being next",
         "reached / missed / failed",
         "why",
@@ -80,8 +88,8 @@ def expected_costs(
     for value in sorted(values, key=lambda value: -value["chance"])[labels:]:
         value["label"] = ""
     caption = (
-        "What a model is expected to cost with each batch size, failures included, with its 95% range. The percentage "
-        "is the chance of being next; a hollow symbol is a batch size that may not be chosen now."
+        "What a model is expected to cost with each batch size, failures included, ± one standard deviation. The "
+        "percentage is the chance of being next; a hollow symbol is a batch size that may not be chosen now."
     )
     if any(value["above"] for value in values):
         caption += " A grey arrow: it goes on above the chart; the table has all values."
@@ -92,7 +100,7 @@ def expected_costs(
 def _ceiling(means: Sequence[float], known: Mapping[int, Belief]) -> float:
     """Where intervals are cut off: long ones, and batch sizes that are far too expensive, leave room for others."""
     highest = max(mean for mean in means if mean <= _FAR * max(0.0, min(means)) or mean == min(means))
-    ends = [mean + _CERTAIN * (deviation or 0.0) for mean, deviation in known.values() if mean is not None]
+    ends = [mean + (deviation or 0.0) for mean, deviation in known.values() if mean is not None]
     return min(max(ends), _LONG * highest) or 1.0
 
 
@@ -100,25 +108,26 @@ def _belief_row(
     job: v1.Job,
     state: v1.BatchSizeState,
     belief: Belief,
-    chances: Mapping[int, float],
-    figures: Figures,
+    chance: float,
+    *,
+    trials: v1.TrialStatistics,
+    factors: v1.Factors,
 ) -> tuple[Cell, ...]:
     size = state.batch_size
-    reached, missed = figures.counts.get(size, (0, 0))
     return (
         Link(str(size), page("job/trials", id=job.spec.job_id, batch=size)),
         status_name(state),
         "–" if belief.mean is None else cost(belief.mean),
-        "–" if belief.deviation is None else f"± {cost(_CERTAIN * belief.deviation)}",
-        *(() if figures.money is None else (figures.money.get(size, "–"),)),
-        percent(chances.get(size, 0.0)),
-        f"{reached} / {missed} / {state.num_failed}",
+        "–" if belief.deviation is None else f"± {cost(belief.deviation)}",
+        *((mean_money(trials, factors) or "–",) if has_prices(factors) else ()),
+        percent(chance),
+        f"{trials.num_deliveries} / {trials.num_missed} / {state.num_failed}",
         state.reason,
     )
 
 
 def _belief_value(state: v1.BatchSizeState, belief: Belief, chance: float, ceiling: float) -> Spec:
-    mean, spread = belief.mean or 0.0, _CERTAIN * (belief.deviation or 0.0)
+    mean, spread = belief.mean or 0.0, belief.deviation or 0.0
     return {
         "batch": str(state.batch_size),
         "y": rounded(min(mean, ceiling)),
@@ -172,25 +181,20 @@ def _belief_layers(job: v1.Job, top: float) -> list[Spec]:
 def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
     """Epochs to the target, and energy of an epoch, by batch size."""
     name, title = "epochs", "Epochs to the target"
-    totals: dict[int, list[v1.TrialStatistics]] = {}
-    for each in statistics.trials:
-        if each.num_deliveries and each.mean_epochs > 0:
-            totals.setdefault(each.batch_size, []).append(each)
-    if not totals:
+    known = [each for each in statistics.trials if each.mean_epochs > 0]
+    if not known:
         return Chart(name, title)
     values: list[Spec] = []
     rows: list[tuple[Cell, ...]] = []
-    for size, parts in sorted(totals.items()):
-        count = sum(part.num_deliveries for part in parts)
-        mean = sum(part.mean_epochs * part.num_deliveries for part in parts) / count
-        least, most = min(part.least_epochs for part in parts), max(part.most_epochs for part in parts)
-        joules = sum(part.mean_delivery.energy_joules * part.num_deliveries for part in parts) / count / mean
-        per_epoch = energy(joules) if joules > 0 else "–"
+    for each in known:
+        size, count, mean = each.batch_size, each.num_deliveries, each.mean_epochs
+        least, most = each.least_epochs, each.most_epochs
+        per_epoch = energy(each.mean_epoch_energy_joules) if each.HasField("mean_epoch_energy_joules") else "–"
         link = Link(str(size), page("job/trials", id=job.spec.job_id, batch=size, result="reached"))
         rows.append((link, f"{count:,}", number(mean), f"{least:,} to {most:,}", per_epoch))
         text = {"text": number(mean), "range": f"{least:,} to {most:,}", "energy": per_epoch}
         values.append({"batch": str(size), "y": mean, "low": least, "high": most, **text})
-    x = batch_axis(totals)
+    x = batch_axis([each.batch_size for each in known])
     y = unit_axis("y", "epochs", [1.1 * value["high"] for value in values], units=((1.0, ""),))
     batch = batch_encoding(job.spec.batch_sizes)
     tips = tooltip(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise import v1
-from wattwise.presentation.sentences import main_quantity, month_name, per_delivery
+from wattwise.presentation.sentences import main_quantity, month_name
 
 from wattwise_web.amounts import JOULES
 from wattwise_web.charts.base import GOOD, Chart, Spec, base, rounded, tooltip, unit_axis
@@ -21,7 +21,8 @@ def model_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> Chart:
     values: list[Spec] = []
     rows = []
     for month in statistics.months:
-        each, spent = per_delivery(month, quantity), float(getattr(month.spent, quantity.name))
+        each = quantity.of(month.spent_per_delivery) if month.num_deliveries else None
+        spent = quantity.of(month.spent)
         text = "–" if each is None else quantity.text(each)
         rows.append((month_name(month), f"{month.num_deliveries:,}", text, quantity.text(spent)))
         if each is not None:

@@ -25,7 +25,7 @@ FACTORS = (
 )
 
 
-def runs(server: LiveServer, batch_size: int, costs: list[float], trainer: Trainer) -> Trainer:
+def runs(server: LiveServer, batch_size: int, costs: Sequence[float | None], trainer: Trainer) -> Trainer:
     """Runs trials of this batch size that reach the target at these costs."""
     request = v1.SetPinnedBatchSizeRequest(job_id=trainer.job_id, batch_size=batch_size)
     server.admin.SetPinnedBatchSize(request)
@@ -218,7 +218,7 @@ def test_without_deliveries_nothing_has_a_price(priced: LiveServer, ask: Ask) ->
 def test_unmeasured_energy_has_no_claim(priced: LiveServer, ask: Ask) -> None:
     """Without energy there is no amount of it, nor of money and CO2 that follow from it: of one job or of many."""
     trainer = Trainer(priced.trainer, job_id_prefix="unmeasured", job_id="unmeasured", eta_knob=0.0)
-    runs(priced, 8, [0.0] * 2, runs(priced, 16, [0.0] * 6, trainer))
+    runs(priced, 8, [None] * 2, runs(priced, 16, [None] * 6, trainer))
     for words in ((trainer.job_id,), ("--prefix", trainer.job_id)):
         shown = ask("jobs", "savings", *words, "--server", priced.address)
         assert row(shown, "energy") == ["energy", "no claim", "not measured"]
@@ -232,7 +232,7 @@ def test_hours_have_money_without_energy(tmp_path: Path, ask: Ask) -> None:
     """Where hours alone have a price, money is claimed whether energy was measured or not."""
     with LiveServer(tmp_path) as server:
         server.start("--gpu-hour-price", "3600", "--currency", "EUR")
-        trainer = runs(server, 16, [0.0] * 3, Trainer(server.trainer, eta_knob=0.0))
+        trainer = runs(server, 16, [None] * 3, Trainer(server.trainer, eta_knob=0.0))
         for words in ((trainer.job_id,), ("--prefix", trainer.job_id)):
             shown = ask("jobs", "savings", *words, "--server", server.address)
             assert row(shown, "money")[-1] == "3.00 EUR"
@@ -241,7 +241,7 @@ def test_hours_have_money_without_energy(tmp_path: Path, ask: Ask) -> None:
 
 def test_energy_of_others_is_no_claim(priced: LiveServer, ask: Ask) -> None:
     """Energy that only jobs without a claim have measured is spent in the totals, and none of it is claimed."""
-    runs(priced, 16, [0.0] * 2, Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-time", eta_knob=0.0))
+    runs(priced, 16, [None] * 2, Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-time", eta_knob=0.0))
     Trainer(priced.trainer, job_id_prefix="mixed", job_id="mixed-energy").run(50.0, converges=False)
     shown = ask("jobs", "savings", "--prefix", "mixed", "--server", priced.address)
     assert row(shown, "energy") == ["energy", "no claim", "50.0 J"]
@@ -264,7 +264,7 @@ def test_unmeasured_energy_has_no_price(tmp_path: Path, ask: Ask) -> None:
     """Where energy alone has a price and none was measured, the price of a model is blank, not 0."""
     with LiveServer(tmp_path) as server:
         server.start("--electricity-price", "0.36", "--currency", "EUR")
-        trainer = runs(server, 16, [0.0] * 2, Trainer(server.trainer, eta_knob=0.0))
+        trainer = runs(server, 16, [None] * 2, Trainer(server.trainer, eta_knob=0.0))
         savings = ask("jobs", "savings", trainer.job_id, "--server", server.address)
         shown = ask("jobs", "show", trainer.job_id, "--wide", "--server", server.address)
     assert row(savings, "16", "mean money")[-1] == "1.0 s"

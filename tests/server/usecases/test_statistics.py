@@ -67,6 +67,10 @@ class People(Trainer):
         """Further launches get this batch size."""
         self.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=self.job_id, batch_size=batch_size))
 
+    def unpin(self) -> None:
+        """The search chooses again."""
+        self.admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=self.job_id))
+
 
 def claimed(savings: v1.Savings, figure: str) -> set[str]:
     """The quantities about which there is a claim."""
@@ -101,6 +105,49 @@ def test_job_that_saves(priced: LiveServer) -> None:
     assert (by_size[8].mean_epochs, by_size[8].least_epochs, by_size[8].most_epochs) == (1.0, 1, 1)
     assert by_size[8].log_cost_deviation == 0.0
     assert by_size[8].HasField("log_cost_deviation")
+    assert (by_size[8].mean_epoch_energy_joules, found.mean_epochs, found.num_trials) == (10.0, 1.0, 46)
+    assert found.spent_per_delivery.cost == pytest.approx(spent / 46)
+
+
+def test_shares_and_their_parts_follow_from_the_claim(priced: LiveServer) -> None:
+    """The deliveries at what one is worth, minus what was spent; a share is of what the default would have taken."""
+    job = People(priced)
+    for size, number, joules in ((16, 6, 100.0), (8, 10, 150.0)):
+        for _ in range(number):
+            job.run_with(size, joules)
+    job.report(job.next(), 7.0, metric=0.1)
+    savings = figures(priced, job.job_id).savings
+    cost = savings.cost
+    assert savings.told_in == v1.SAVINGS_QUANTITY_MONEY
+    assert cost.saved == pytest.approx(16 * cost.cautious_baseline - 2107.0)
+    assert cost.at_least == pytest.approx(16 * cost.least_baseline - 2107.0)
+    assert cost.at_least_share == pytest.approx(cost.at_least / (16 * cost.least_baseline))
+    assert (cost.spent_by_ended, cost.lost, cost.lost_share) == pytest.approx((2100.0, 500.0, 500.0 / 1600.0))
+    assert cost.change == pytest.approx(0.5)
+    without = figures(priced, People(priced).job_id).savings
+    assert not claimed(without, "change") | claimed(without, "at_least_share") | claimed(without, "spent_by_ended")
+
+
+def test_what_would_prove_a_saving(server: LiveServer) -> None:
+    """More deliveries of the default, then launches; nothing where every launch gets the default."""
+    job = People(server)
+    job.run_with(16, 100.0)
+    assert figures(server, job.job_id).proof.state == v1.PROOF_STATE_DEFAULT_ONLY
+    job.run_with(8, 90.0)
+    needs = figures(server, job.job_id).proof
+    assert (needs.state, needs.num_baselines, needs.num_launches) == (v1.PROOF_STATE_NEEDS_BASELINES, 2, 0)
+    assert needs.price == pytest.approx(20.0)
+    for _ in range(2):
+        job.run_with(16, 100.0)
+    for _ in range(10):
+        job.run_with(8, 60.0)
+    way = figures(server, job.job_id)
+    assert (way.savings.cost.verdict, way.proof.state) == (v1.SAVINGS_VERDICT_UNCERTAIN, v1.PROOF_STATE_NEEDS_LAUNCHES)
+    assert way.proof.num_baselines + way.proof.num_launches > 0
+    for _ in range(30):
+        job.run_with(8, 40.0)
+    shown = figures(server, job.job_id)
+    assert (shown.savings.cost.verdict, shown.proof) == (v1.SAVINGS_VERDICT_SAVING, v1.SavingsProof())
 
 
 def test_nothing_is_said_of_deliveries_without_one(server: LiveServer) -> None:
@@ -126,6 +173,8 @@ def test_loss_is_said_as_such(priced: LiveServer) -> None:
     for _ in range(9):
         job.run_with(16, 100.0)
     job.run_with(64, 5000.0, converges=False)
+    assert figures(priced, job.job_id).savings.cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
+    job.unpin()
     statistics = figures(priced, job.job_id)
     early = statistics.savings
     assert (early.cost.verdict, early.num_exploring_launches) == (v1.SAVINGS_VERDICT_EXPLORING, 10)
@@ -240,6 +289,8 @@ def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
     job = People(priced)
     assert figures(priced, job.job_id).savings.cost.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     job.run_with(8, 10.0)
+    assert figures(priced, job.job_id).savings.cost.verdict == v1.SAVINGS_VERDICT_NO_BASELINE
+    job.unpin()
     savings = figures(priced, job.job_id).savings
     assert savings.cost.verdict == v1.SAVINGS_VERDICT_EXPLORING
     assert not savings.cost.HasField("default_mean")
@@ -258,11 +309,13 @@ def test_no_claim_without_three_runs_of_the_default(priced: LiveServer) -> None:
     assert (savings.batch_size_in_use, savings.num_in_use_trials, savings.cost.in_use) == (8, 12, 10.0)
     assert savings.cost.with_default == 477.0
     # One run more or less unlike the others would change everything.
-    assert not savings.cost.HasField("baselines_to_settle")
+    proof = figures(priced, job.job_id).proof
+    assert (proof.state, proof.num_baselines) == (v1.PROOF_STATE_NEEDS_BASELINES, 1)
     job.run_with(16, 477.0)
-    savings = figures(priced, job.job_id).savings
-    assert savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
-    assert not savings.cost.HasField("baselines_to_settle")
+    found = figures(priced, job.job_id)
+    assert found.savings.cost.verdict == v1.SAVINGS_VERDICT_SAVING
+    # In money, since each launch takes as long: nothing is saved while every launch gets the default.
+    assert found.proof.state == v1.PROOF_STATE_DEFAULT_ONLY
 
 
 def test_a_model_costs_what_missed_trials_cost_too(priced: LiveServer) -> None:

@@ -154,8 +154,8 @@ def _window(text: str) -> int:
     return number
 
 
-def _outlook(job: v1.Job, details: v1.JobDetails) -> str:
-    """What the job's next launches get, in sentences."""
+def _outlook(client: Client, job: v1.Job, details: v1.JobDetails) -> str:
+    """Returns what the job's next launches get, in sentences."""
     pinned = job.HasField("pinned_batch_size")
     if stuck(job) and not pinned:
         return f"{details.advice[0].upper()}{details.advice[1:]}."
@@ -166,7 +166,7 @@ def _outlook(job: v1.Job, details: v1.JobDetails) -> str:
     baseline = ""
     if job.baseline_requested and (waits := baseline_waits(job, details)):
         baseline = f" A baseline with batch size {job.spec.default_batch_size} waits {waits}."
-    return f"The next launch gets {next_launch(job, details)}.{baseline}{best}"
+    return f"The next launch gets {next_launch(client.preview_next(job.spec.job_id).choices)}.{baseline}{best}"
 
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
@@ -185,7 +185,9 @@ def _reset(client: Client, args: argparse.Namespace) -> int:
     job = answer.job
     trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
     without = f"without its {job.reset_after} {trials}" if job.HasField("reset_after") else "and it had no trials yet"
-    return _answer(args, answer, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
+    return _answer(
+        client, args, answer, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}"
+    )
 
 
 def _known(client: Client, job_id: str) -> v1.Job:
@@ -213,33 +215,33 @@ def _set_excluded(client: Client, args: argparse.Namespace) -> int:
         )
     elif before is args.excluded:
         text = f"In {args.job_id}, trial {args.trial_number} is {what} already: nothing has changed."
-    return _answer(args, answer, text)
+    return _answer(client, args, answer, text)
 
 
 def _set_banned(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
     answer = client.set_batch_size_banned(args.job_id, args.batch_size, banned=args.banned)
-    return _state_answer(args, before, answer, args.batch_size)
+    return _state_answer(client, args, before, answer, args.batch_size)
 
 
 def _readmit(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
     answer = client.readmit_batch_size(args.job_id, args.batch_size)
-    return _state_answer(args, before, answer, args.batch_size)
+    return _state_answer(client, args, before, answer, args.batch_size)
 
 
 def _pin(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
     answer = client.set_pinned_batch_size(args.job_id, args.batch_size)
-    return _state_answer(args, before, answer, args.batch_size)
+    return _state_answer(client, args, before, answer, args.batch_size)
 
 
 def _unpin(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id)
     answer = client.set_pinned_batch_size(args.job_id, None)
     if not before.job.HasField("pinned_batch_size"):
-        return _answer(args, answer, f"No batch size of {args.job_id} is pinned: nothing has changed.")
-    return _state_answer(args, before, answer, before.job.pinned_batch_size)
+        return _answer(client, args, answer, f"No batch size of {args.job_id} is pinned: nothing has changed.")
+    return _state_answer(client, args, before, answer, before.job.pinned_batch_size)
 
 
 def _set_paused(client: Client, args: argparse.Namespace) -> int:
@@ -248,9 +250,9 @@ def _set_paused(client: Client, args: argparse.Namespace) -> int:
     job = answer.job
     if before is args.paused:
         state = "paused already" if job.paused else "not paused"
-        return _answer(args, answer, f"{args.job_id} is {state}: nothing has changed.")
+        return _answer(client, args, answer, f"{args.job_id} is {state}: nothing has changed.")
     resume = f"; `wattwise jobs resume {shlex.quote(args.job_id)}` lets its search go on" if job.paused else ""
-    return _answer(args, answer, f"{'Paused' if job.paused else 'Resumed'} {args.job_id}{resume}.")
+    return _answer(client, args, answer, f"{'Paused' if job.paused else 'Resumed'} {args.job_id}{resume}.")
 
 
 def _baseline(client: Client, args: argparse.Namespace) -> int:
@@ -262,7 +264,7 @@ def _baseline(client: Client, args: argparse.Namespace) -> int:
     text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}."
     if before:
         text = f"A baseline of {args.job_id} is requested already: nothing has changed."
-    return _answer(args, answer, text)
+    return _answer(client, args, answer, text)
 
 
 def _schedule(client: Client, args: argparse.Namespace) -> int:
@@ -280,7 +282,7 @@ def _schedule(client: Client, args: argparse.Namespace) -> int:
         text += f", but not {waits}." if waits else "."
     else:
         text = f"{args.job_id} has no scheduled baselines any more."
-    return _answer(args, answer, text)
+    return _answer(client, args, answer, text)
 
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:
@@ -288,7 +290,7 @@ def _set_policy(client: Client, args: argparse.Namespace) -> int:
     answer = client.set_job_policy(args.job_id, policy_spec(args.policy, window_size=args.window_size))
     job = answer.job
     already = " already: nothing has changed" if before == job.spec.policy else ""
-    return _answer(args, answer, f"{args.job_id} has the policy {policy_with_parameters(job.spec)}{already}.")
+    return _answer(client, args, answer, f"{args.job_id} has the policy {policy_with_parameters(job.spec)}{already}.")
 
 
 def _delete(client: Client, args: argparse.Namespace) -> int:
@@ -309,13 +311,13 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
 
 
 def _state_answer(
-    args: argparse.Namespace, before: v1.GetJobResponse, answer: _BatchSizeAnswer, batch_size: int
+    client: Client, args: argparse.Namespace, before: v1.GetJobResponse, answer: _BatchSizeAnswer, batch_size: int
 ) -> int:
     known = {state.batch_size: state for state in before.details.batch_size_states}
     (state,) = (state for state in answer.details.batch_size_states if state.batch_size == batch_size)
     if state == known[batch_size]:
         text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)}: nothing has changed."
-        return _answer(args, answer, text)
+        return _answer(client, args, answer, text)
     text = f"Batch size {batch_size} of {args.job_id} {_state_text(known[batch_size], state)}."
     back = [
         other.batch_size
@@ -329,7 +331,7 @@ def _state_answer(
     pinned = before.job.pinned_batch_size
     if pinned and answer.job.pinned_batch_size not in (0, pinned):
         text += f" Batch size {pinned} is no longer pinned."
-    return _answer(args, answer, text + _withdrawn(before.job, answer.job))
+    return _answer(client, args, answer, text + _withdrawn(before.job, answer.job))
 
 
 def _withdrawn(before: v1.Job, job: v1.Job) -> str:
@@ -353,9 +355,9 @@ def _state_text(before: v1.BatchSizeState, state: v1.BatchSizeState) -> str:
     return f"is {status_name(state)}; {state.reason}"
 
 
-def _answer(args: argparse.Namespace, answer: _Answer, text: str) -> int:
+def _answer(client: Client, args: argparse.Namespace, answer: _Answer, text: str) -> int:
     if args.json:
         print_json(plain(answer))
     else:
-        say(f"{text} {_outlook(answer.job, answer.details)}")
+        say(f"{text} {_outlook(client, answer.job, answer.details)}")
     return 0

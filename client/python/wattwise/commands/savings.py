@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
@@ -22,9 +21,8 @@ from wattwise.commands.columns import (
     unused_without_rows,
 )
 from wattwise.commands.main import complain
-from wattwise.commands.tables import print_facts
+from wattwise.commands.tables import Figures, print_facts
 from wattwise.errors import UnsupportedCallError
-from wattwise.presentation.figures import Figures, Models, by_batch_size, factor_parts, mean_moneys, models_of_job
 from wattwise.presentation.quantities import (
     ESTIMATE_NOTE,
     age,
@@ -39,9 +37,9 @@ from wattwise.presentation.quantities import (
 )
 from wattwise.presentation.sentences import (
     answer,
+    factor_parts,
     has_prices,
     main_quantity,
-    measured_part,
     number_of,
     shown_saving,
     since_trial,
@@ -116,7 +114,7 @@ def _loses(row: v1.JobListing, factors: v1.Factors) -> bool:
 def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
     """What a job saved: the answer, its quantities, what they rest on, what to do, and what a delivery took."""
     savings = statistics.savings
-    print_text(answer(job, details, savings, factors).brief, 2)
+    print_text(answer(job, details, statistics, factors).brief, 2)
     print()  # noqa: T201 - the command's answer
     _print_amounts(savings, factors, mark_of(job))
     print()  # noqa: T201 - the command's answer
@@ -158,7 +156,7 @@ class _Amount(NamedTuple):
 
 
 def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
-    rows = list(_amounts_of(savings, factors))
+    rows = _amounts_of(savings, factors)
     columns: list[Column[_Amount]] = [
         Column("", lambda row: row.name),
         Column("saved at least", _Amount.at_least, right=True, priority=1),
@@ -181,20 +179,20 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
     print_table(columns, rows, notes=lambda _rows, _names: notes)
 
 
-def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> Iterator[_Amount]:
-    """The quantities, the one that is told first."""
-    known = measured_part(savings, factors)
+def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> list[_Amount]:
+    """Returns the quantities, the one that is told first."""
+    measured = savings.energy.HasField("spent")
     amounts = [
-        _Amount("cost", joules, known.cost),
-        _Amount("energy", energy, known.energy if known.HasField("energy") else None),
-        _Amount("time", duration, known.time),
+        _Amount("cost", joules, savings.cost),
+        _Amount("energy", energy, savings.energy if measured else None),
+        _Amount("time", duration, savings.time),
     ]
-    if known.HasField("money"):
-        amounts.append(_Amount("money", lambda value: money(value, factors.currency), known.money))
-    if known.HasField("carbon"):
-        amounts.append(_Amount("CO2", carbon, known.carbon))
+    if savings.HasField("money"):
+        amounts.append(_Amount("money", lambda value: money(value, factors.currency), savings.money))
+    if savings.HasField("carbon"):
+        amounts.append(_Amount("CO2", carbon, savings.carbon))
     first = main_quantity(savings, factors).name
-    yield from sorted(amounts, key=lambda amount: amount.name != first)
+    return sorted(amounts, key=lambda amount: amount.name != first)
 
 
 def _grounds(
@@ -202,7 +200,7 @@ def _grounds(
 ) -> Iterator[tuple[str, str]]:
     """What a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
-    running = sum(each.num_running for each in statistics.trials)
+    running = statistics.num_running
     if details.advice:
         yield "advice", details.advice
     for line in statistics.advice:
@@ -240,13 +238,13 @@ def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> I
     deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         spent = text(saving.spent)
-        least = f"{text((saving.at_least + saving.spent) / deliveries)}, the least that one takes with the default,"
+        least = f"{text(saving.least_baseline)}, the least that one takes with the default,"
         yield "at least", f"{deliveries} x {least} - {spent} spent"
-        cautious = f"{text((saving.saved + saving.spent) / deliveries)}, the mean of {mean} less its standard error,"
+        cautious = f"{text(saving.cautious_baseline)}, the mean of {mean} less its standard error,"
         yield "estimate", f"{deliveries} x {cautious} - {spent} spent"
     elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
         # What running trials spent is no loss before they end.
-        ended = f"{text(deliveries * saving.with_default + saving.lost)}{' of ended trials' if running else ''}"
+        ended = f"{text(saving.spent_by_ended)}{' of ended trials' if running else ''}"
         took = "what a model takes with the default"
         yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(saving.lost)}"
 
@@ -254,43 +252,46 @@ def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> I
 def _spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
     yield "spent", f"{spent_per_model(statistics, factors)}, failed and running trials included"
     if months := spent_by_month(statistics, factors):
-        running = any(each.num_running for each in statistics.trials)
-        yield "by month", f"{months.removesuffix('.')}{'; without running trials' if running else ''}"
+        without = "; without running trials" if statistics.num_running else ""
+        yield "by month", f"{months.removesuffix('.')}{without}"
 
 
 def _deliveries(statistics: v1.JobStatistics) -> str:
-    deliveries, groups = statistics.num_deliveries, statistics.trials
+    deliveries = statistics.num_deliveries
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
-    if any(each.origin == v1.TRIAL_ORIGIN_IMPORTED for each in groups):
+    if any(each.num_imported for each in statistics.trials):
         return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
-    return f"{deliveries} of {number_of(sum(each.num_trials for each in groups), 'trial')} reached the target"
+    return f"{deliveries} of {number_of(statistics.num_trials, 'trial')} reached the target"
 
 
 def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -> None:
     """One row per batch size: how often it delivered a model, and what one took on average."""
-    rows = models_of_job(statistics)
-    columns: list[Column[Models]] = [
+
+    def mean(
+        name: Literal["cost", "energy_joules", "time_seconds", "money", "carbon_grams"],
+    ) -> Callable[[v1.TrialStatistics], float | None]:
+        return lambda row: getattr(row.mean_delivery, name) if row.mean_delivery.HasField(name) else None
+
+    columns: list[Column[v1.TrialStatistics]] = [
         numbers("batch size", lambda row: row.batch_size),
         numbers("trials", lambda row: row.num_trials, priority=6),
         numbers("deliveries", lambda row: row.num_deliveries, priority=3),
         numbers("missed", lambda row: row.num_missed, priority=7),
         numbers("undecided", lambda row: row.num_undecided, priority=8),
-        numbers(f"mean cost{mark}", lambda row: row.mean and row.mean.cost, joules, priority=1),
-        numbers(f"mean energy{mark}", lambda row: row.mean and (row.mean.energy_joules or None), joules, priority=4),
-        numbers("mean time", lambda row: row.mean and row.mean.time_seconds, duration, priority=2),
+        numbers(f"mean cost{mark}", mean("cost"), joules, priority=1),
+        numbers(f"mean energy{mark}", mean("energy_joules"), joules, priority=4),
+        numbers("mean time", mean("time_seconds"), duration, priority=2),
     ]
     if has_prices(factors):
-        moneys = mean_moneys(statistics, factors) or {}
-        columns.append(Column("mean money", lambda row: moneys.get(row.batch_size, ""), right=True, priority=3))
+        text = partial(money, currency=factors.currency)
+        columns.append(numbers("mean money", mean("money"), text, priority=3))
     if factors.HasField("carbon_intensity_grams_per_kwh"):
-        columns.append(
-            numbers("mean CO2", lambda row: row.mean and (row.mean.carbon_grams or None), carbon, priority=5)
-        )
+        columns.append(numbers("mean CO2", mean("carbon_grams"), carbon, priority=5))
     every = ""
     if since := statistics.savings.compared_from_trial:
         every = f" All trials are counted, also those from before trial {since}."
     note = f"Means per delivery: trials that missed the target or ended undecided are left out.{every}"
-    print_table(columns, rows, notes=lambda _rows, _names: [note])
+    print_table(columns, statistics.trials, notes=lambda _rows, _names: [note])
 
 
 def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
@@ -337,8 +338,7 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
     priced = has_prices(factors)
 
     def told(row: v1.JobListing) -> v1.SavingsEstimate:
-        known = measured_part(row.summary.savings, factors)
-        return known.money if priced else known.cost
+        return row.summary.savings.money if priced else row.summary.savings.cost
 
     def amount(name: str, value: Callable[[v1.SavingsEstimate], float | None], priority: int) -> Column[v1.JobListing]:
         def of_job(row: v1.JobListing) -> float | None:
@@ -411,31 +411,28 @@ SAVINGS_ESTIMATES = Mark[v1.JobListing](
 
 
 def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
-    """The figures of a job; none of a server that does not know them."""
+    """Returns the figures of a job."""
     job_id = job.spec.job_id
     try:
         statistics, factors = client.get_job_statistics(job_id), client.get_server_info().factors
         choices = client.preview_next(job_id).choices
     except UnsupportedCallError:
-        return Figures()
-    found = answer(job, details, statistics.savings, factors, choices)
+        return Figures(v1.JobStatistics(), v1.Factors(), ())
+    found = answer(job, details, statistics, factors, choices)
     lines = [
         ("cost", found.now),
         ("savings", " ".join(filter(None, (found.saved, found.settle)))),
         ("used now", found.used),
-        *([("running", _running(statistics))] if _running(statistics) else []),
+        *([("running", _running(statistics))] if statistics.num_running else []),
         *([("next launch", found.upcoming)] if found.upcoming else []),
         *(("advice", line) for line in statistics.advice),
         *([(f"why {choices[0].batch_size}", choices[0].reason)] if choices else []),
         *_spending(statistics, factors),
     ]
-    return by_batch_size(statistics, factors)._replace(lines=lines)
+    return Figures(statistics, factors, lines)
 
 
 def _running(statistics: v1.JobStatistics) -> str:
-    """How many trials of which batch sizes are running; empty without one."""
-    running: Counter[int] = Counter()
-    for each in statistics.trials:
-        running[each.batch_size] += each.num_running
-    sizes = ", ".join(f"{number} with batch size {size}" for size, number in running.items() if number)
-    return f"{number_of(running.total(), 'trial')}: {sizes}" if sizes else ""
+    """Returns how many trials of which batch sizes are running."""
+    sizes = [f"{each.num_running} with batch size {each.batch_size}" for each in statistics.trials if each.num_running]
+    return f"{number_of(statistics.num_running, 'trial')}: {', '.join(sizes)}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from wattwise import v1
 from wattwise.commands.columns import Column, Mark, TableOptions, numbers, print_table, print_text
 from wattwise.monitor.kind import monitor_text
-from wattwise.presentation.figures import Figures
 from wattwise.presentation.quantities import (
     COMPUTED_MARK,
     COMPUTED_NOTE,
@@ -26,6 +25,7 @@ from wattwise.presentation.quantities import (
     step_time,
     watts_per_gpu,
 )
+from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import (
     JobTrial,
     banned,
@@ -65,6 +65,14 @@ def print_jobs(jobs: Iterable[v1.JobListing], options: TableOptions | None = Non
     print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_EXPECTED_COST_ESTIMATES])
 
 
+class Figures(NamedTuple):
+    """The figures of a job, and what they say, as names with texts; empty of a server that does not know them."""
+
+    statistics: v1.JobStatistics
+    factors: v1.Factors
+    lines: Sequence[tuple[str, str]]
+
+
 def print_job(
     job: v1.Job, details: v1.JobDetails, trials: Iterable[v1.Trial], figures: Figures, *, wide: bool = False
 ) -> None:
@@ -85,7 +93,7 @@ def print_job(
         return
     print()  # noqa: T201 - the command's answer
     mark = mark_of(job)
-    more = _wide_columns(details, mark, figures.money is not None) if wide else ()
+    more = _wide_columns(details, mark, figures.factors) if wide else ()
     print_table((*_batch_size_columns(mark), *more), rows, TableOptions(wide=wide))
     for state in details.batch_size_states:
         if state.pinned or not may_be_chosen(state):
@@ -101,29 +109,27 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 
 class _BatchSize(NamedTuple):
-    """A batch size of a job, as its three lists describe it."""
+    """A batch size of a job, as its four lists describe it."""
 
     batch_size: int
     state: v1.BatchSizeState
     arm: v1.Arm
     limit: v1.PowerLimit
-    reached: int
-    missed: int
-    money: str
+    trials: v1.TrialStatistics
 
 
 def _batch_sizes(details: v1.JobDetails, figures: Figures) -> list[_BatchSize]:
     states = {each.batch_size: each for each in details.batch_size_states}
     arms = {each.batch_size: each for each in arms_of(details)}
     limits = {each.batch_size: each for each in details.power_limits}
+    trials = {each.batch_size: each for each in figures.statistics.trials}
     return [
         _BatchSize(
             size,
             states.get(size, v1.BatchSizeState()),
             arms.get(size, v1.Arm()),
             limits.get(size, v1.PowerLimit()),
-            *figures.counts.get(size, (0, 0)),
-            (figures.money or {}).get(size, ""),
+            trials.get(size, v1.TrialStatistics()),
         )
         for size in sorted({*states, *arms, *limits})
     ]
@@ -133,15 +139,15 @@ def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
     return (
         numbers("batch size", lambda row: row.batch_size),
         Column("state", lambda row: status_name(row.state), priority=1),
-        numbers("reached", lambda row: row.reached, priority=3),
-        numbers("missed", lambda row: row.missed, priority=4),
+        numbers("reached", lambda row: row.trials.num_deliveries, priority=3),
+        numbers("missed", lambda row: row.trials.num_missed, priority=4),
         numbers("failed", lambda row: row.state.num_failed, priority=5),
         numbers("running", lambda row: row.state.num_running, priority=6),
         Column(f"expected cost per model{mark}", lambda row: _expected_cost(row.state), right=True, priority=2),
     )
 
 
-def _wide_columns(details: v1.JobDetails, mark: str, with_money: bool) -> Iterator[Column[_BatchSize]]:
+def _wide_columns(details: v1.JobDetails, mark: str, factors: v1.Factors) -> Iterator[Column[_BatchSize]]:
     """What the expected costs rest on, and what else is known by batch size."""
     if arms_of(details):
         yield numbers("observations", lambda row: row.arm.num_observations)
@@ -155,8 +161,8 @@ def _wide_columns(details: v1.JobDetails, mark: str, with_money: bool) -> Iterat
         yield numbers("cost of a step", lambda row: row.limit.cost_per_step or None, joules)
         yield numbers("time of a step", lambda row: row.limit.time_seconds_per_step or None, step_time)
         yield numbers("energy of a step", lambda row: step_energy(row.limit), joules)
-    if with_money:
-        yield Column("mean money of a delivery", lambda row: row.money, right=True)
+    if has_prices(factors):
+        yield Column("mean money of a delivery", lambda row: mean_money(row.trials, factors), right=True)
 
 
 def arms_of(details: v1.JobDetails) -> Sequence[v1.Arm]:

@@ -24,7 +24,6 @@ from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.presentation.quantities import age, energy_of, estimate_mark, instant, joules, seconds_since
-from wattwise.presentation.sentences import next_launch
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
@@ -385,7 +384,7 @@ class _TrialTable:
         sign = ">=" if higher_is_better(spec) else "<="
         target = f"metric {sign} {spec.target.value:g}"
         yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {job.num_trials} trials, target: {target}"
-        yield printable(f"next launch: {next_launch(job, self._details)}")
+        yield f"used now: {f'batch size {size}' if (size := batch_size_in_use(job)) else 'no batch size'}"
         if warning := _newest_warning(job):
             height = max(1, height - 1)
             text = printable(f"warning: {warning}")

@@ -123,9 +123,8 @@ def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
     """What a job saved or lost by the server's figures, or why they are not known, which is no fault of the run."""
     try:
         with Client(server, timeout=_CLAIM_SECONDS, retry=False, credentials=credentials) as client:
-            savings, factors = client.get_job_statistics(job_id).savings, client.get_server_info().factors
-            known = client.get_job(job_id)
-            return answer(known.job, known.details, savings, factors).brief
+            known, statistics = client.get_job(job_id), client.get_job_statistics(job_id)
+            return answer(known.job, known.details, statistics, client.get_server_info().factors).brief
     except UnsupportedCallError:
         return "unknown: the server is too old for `wattwise jobs savings`"
     except WattwiseError as error:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.presentation.quantities import joules, money, percent
-from wattwise.presentation.states import banned, baseline_waits, choosable, mark_of, sizes, stuck
+from wattwise.presentation.states import banned, baseline_waits, choosable, mark_of
 
 Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
 
@@ -43,6 +43,10 @@ class Quantity(NamedTuple):
     saving: v1.SavingsEstimate
     text: Callable[[float], str]
 
+    def of(self, usage: v1.Usage) -> float:
+        """Returns what training took of it."""
+        return usage.money if self.name == "money" else usage.cost
+
 
 class Answer(NamedTuple):
     """Sentences about a job, each with its full stop.
@@ -72,65 +76,41 @@ class Answer(NamedTuple):
 def answer(
     job: v1.Job,
     details: v1.JobDetails,
-    savings: v1.Savings,
+    statistics: v1.JobStatistics,
     factors: v1.Factors,
     choices: Sequence[v1.PreviewedChoice] | None = None,
 ) -> Answer:
-    """What the figures of a job say.
+    """Returns what the figures of a job say.
 
     Args:
         job: The job.
         details: What it knows about its batch sizes.
-        savings: Its savings.
-        factors: The operator's prices: with them, money is the quantity that is told.
+        statistics: Its figures.
+        factors: The operator's factors, for the currency.
         choices: What the next launch may get, the most probable first; None if that was not asked for.
     """
+    savings, proof = statistics.savings, statistics.proof
     quantity = main_quantity(savings, factors)
     return Answer(
-        kind_of(job, quantity.saving),
+        _KINDS.get(quantity.saving.verdict, "none"),
         _now(job, savings, quantity),
-        _saved(job, savings, quantity),
-        _settle(job, details, savings, quantity),
+        _saved(job, savings, proof, quantity),
+        _settle(job, details, savings, proof, quantity),
         _used(job, quantity),
         "" if choices is None else _upcoming(job, choices),
     )
 
 
 def main_quantity(savings: v1.Savings, factors: v1.Factors) -> Quantity:
-    """Money where the operator has set prices and all of it is known, else cost."""
-    known = measured_part(savings, factors)
-    if has_prices(factors) and known.HasField("money") and known.money.verdict != v1.SAVINGS_VERDICT_NOT_MEASURED:
-        return Quantity("money", known.money, lambda value: money(value, factors.currency))
+    """Returns the quantity in which savings are told."""
+    if savings.told_in == v1.SAVINGS_QUANTITY_MONEY:
+        return Quantity("money", savings.money, lambda value: money(value, factors.currency))
     return Quantity("cost", savings.cost, joules)
 
 
 def has_prices(factors: v1.Factors) -> bool:
-    """Whether the operator has set a price above 0: with free energy and hours, there is no money to show."""
+    """Returns whether a price is above 0: with free energy and hours, there is no money to show."""
     return bool(factors.electricity_price_per_kwh or factors.gpu_hour_price)
-
-
-def measured_part(savings: v1.Savings, factors: v1.Factors) -> v1.Savings:
-    """The savings without what follows from energy that was not measured: energy, CO2, and money if energy has a price.
-
-    Where only some trials have energy, there is no claim about it, and none about its money.
-    """
-    found = v1.Savings()
-    found.CopyFrom(savings)
-    if savings.energy.spent <= 0 < savings.time.spent:
-        found.ClearField("energy")
-        found.ClearField("carbon")
-        if factors.electricity_price_per_kwh:
-            found.ClearField("money")
-    elif factors.electricity_price_per_kwh and savings.energy.verdict == v1.SAVINGS_VERDICT_NOT_MEASURED:
-        found.money.CopyFrom(v1.SavingsEstimate(spent=savings.money.spent, verdict=v1.SAVINGS_VERDICT_NOT_MEASURED))
-    return found
-
-
-def kind_of(job: v1.Job, saving: v1.SavingsEstimate) -> Kind:
-    """What a verdict amounts to; "none" if nothing can be claimed yet. A job without a search does not explore."""
-    if saving.verdict == v1.SAVINGS_VERDICT_EXPLORING and _is_held(job):
-        return "uncertain" if saving.HasField("at_least") else "none"
-    return _KINDS.get(saving.verdict, "none")
 
 
 def _is_held(job: v1.Job) -> bool:
@@ -148,27 +128,12 @@ def number_of(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def share_saved(saving: v1.SavingsEstimate) -> float:
-    """What was saved at least, as a share of what the default would have taken at least."""
-    would_have = saving.spent + saving.at_least
-    return saving.at_least / would_have if would_have > 0 else 0.0
+def change_now(saving: v1.SavingsEstimate) -> str:
+    """Returns what a model costs now compared with the default: "44% less", "12% more" or "about the same".
 
-
-def share_lost(savings: v1.Savings, saving: v1.SavingsEstimate) -> float:
-    """What was lost, as a share of what the default would have taken; 0 if that is not known."""
-    would_have = savings.num_deliveries * saving.with_default
-    return saving.lost / would_have if would_have > 0 else 0.0
-
-
-def change_now(savings: v1.Savings, saving: v1.SavingsEstimate) -> str:
-    """What a model costs now compared with the default: "44% less", "12% more" or "about the same".
-
-    Empty if either batch size has too few deliveries for a comparison.
+    Empty if the server does not compare them.
     """
-    few = min(savings.num_baseline_trials, savings.num_in_use_trials) < savings.min_baseline_trials
-    if few or not (saving.HasField("in_use") and saving.with_default):
-        return ""
-    return _more_or_less(saving.in_use / saving.with_default - 1)
+    return _more_or_less(saving.change) if saving.HasField("change") else ""
 
 
 def shown_saving(saving: v1.SavingsEstimate, text: Callable[[float], str]) -> tuple[str, str]:
@@ -199,7 +164,7 @@ def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     now += _few(savings, savings.num_in_use_trials)
     if not usual:
         return f"{now}{mark}; the default, {default}, has not reached the target{_since(job, savings)}."
-    return ": ".join(filter(None, (f"{now}, {usual}", change_now(savings, saving)))) + f"{mark}."
+    return ": ".join(filter(None, (f"{now}, {usual}", change_now(saving)))) + f"{mark}."
 
 
 def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
@@ -228,24 +193,24 @@ def _more_or_less(change: float) -> str:
     return f"{percent(abs(change))} {'more' if change > 0 else 'less'}"
 
 
-def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
+def _saved(job: v1.Job, savings: v1.Savings, proof: v1.SavingsProof, quantity: Quantity) -> str:
     saving, text, default = quantity.saving, quantity.text, job.spec.default_batch_size
     deliveries = f"{number_of(savings.num_deliveries, 'delivery', 'deliveries')}{since_trial(savings)}"
     found = "What was saved is not known: this client is older than the server."
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
-            share = f"at least {percent(share_saved(saving))} of what the default would have cost"
+            share = f"at least {percent(saving.at_least_share)} of what the default would have cost"
             found = f"Saved at least {text(saving.at_least)} in {deliveries}, {share}."
         case v1.SAVINGS_VERDICT_LOSS:
-            share = f"{percent(share_lost(savings, saving))} more than the default would have cost"
+            share = f"{percent(saving.lost_share)} more than the default would have cost"
             found = f"Lost about {text(saving.lost)} in {deliveries}, {share}."
-        case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING if _keeps_default(job):
+        case _ if proof.state == v1.PROOF_STATE_DEFAULT_ONLY:
             found = "Nothing can be saved while every launch gets the default batch size."
-        case v1.SAVINGS_VERDICT_EXPLORING if not _is_held(job):
-            found = f"Exploring: {_so_far(savings, saving)} in the first {savings.num_exploring_launches} launches."
-        case v1.SAVINGS_VERDICT_UNCERTAIN | v1.SAVINGS_VERDICT_EXPLORING if saving.HasField("at_least"):
+        case v1.SAVINGS_VERDICT_EXPLORING:
+            found = f"Exploring: {_so_far(saving)} in the first {savings.num_exploring_launches} launches."
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
             found = f"Whether it has saved anything in {deliveries} is not certain yet."
-        case v1.SAVINGS_VERDICT_NO_BASELINE | v1.SAVINGS_VERDICT_EXPLORING:
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
             needed = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"
             found = f"What was saved is not known: the default, {default}, has {needed} that a comparison needs."
         case v1.SAVINGS_VERDICT_NOT_MEASURED:
@@ -257,54 +222,45 @@ def _saved(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
     return found
 
 
-def _so_far(savings: v1.Savings, saving: v1.SavingsEstimate) -> str:
-    more = share_lost(savings, saving) if saving.HasField("lost") else 0.0
-    if more < _ABOUT_THE_SAME:
+def _so_far(saving: v1.SavingsEstimate) -> str:
+    if saving.lost_share < _ABOUT_THE_SAME:
         return "trying batch sizes usually costs more than it saves"
-    return f"{percent(more)} more so far than with the default, which is usual"
+    return f"{percent(saving.lost_share)} more so far than with the default, which is usual"
 
 
-def _settle(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, quantity: Quantity) -> str:
-    saving = quantity.saving
-    if (
-        not job.available_batch_sizes
-        or kind_of(job, saving) in ("saving", "loss")
-        or _keeps_default(job)
-        or saving.verdict in (v1.SAVINGS_VERDICT_NO_DELIVERY, v1.SAVINGS_VERDICT_NOT_MEASURED)
-    ):
+def _settle(
+    job: v1.Job, details: v1.JobDetails, savings: v1.Savings, proof: v1.SavingsProof, quantity: Quantity
+) -> str:
+    """Returns what would prove a saving, and how to request it."""
+    runs, launches = proof.num_baselines, proof.num_launches
+    price = _price(savings, proof, quantity)
+    match proof.state:
+        case v1.PROOF_STATE_NEEDS_BASELINES:
+            what = f"{number_of(runs, 'more run')} of the default {'that reaches' if runs == 1 else 'that reach'}"
+            return f"{what} the target would allow a comparison{price}; {_request(job, details)}."
+        case v1.PROOF_STATE_NEEDS_LAUNCHES if not runs:
+            more = number_of(launches, "more launch", "more launches")
+            return f"About {more} would prove a saving, if they go on to cost the same."
+        case v1.PROOF_STATE_NEEDS_LAUNCHES:
+            then = f", followed by about {number_of(launches, 'launch', 'launches')}," if launches else ""
+            what = f"{number_of(runs, 'more run')} of the default{then} would prove a saving"
+            return f"{what}, if they go on to cost the same{price}; {_request(job, details)}."
+    return _UNPROVEN.get(proof.state, "")
+
+
+_UNPROVEN: dict[int, str] = {
+    v1.PROOF_STATE_DEFAULT_IN_USE: "Nothing is saved while the default is the best known batch size.",
+    v1.PROOF_STATE_TOO_SMALL: "So small a saving takes more than 20 further runs of the default to be shown.",
+    v1.PROOF_STATE_NO_SAVING: "A model costs no less than with the default so far.",
+}
+
+
+def _price(savings: v1.Savings, proof: v1.SavingsProof, quantity: Quantity) -> str:
+    if not proof.HasField("price"):
         return ""
-    missing = savings.min_baseline_trials - savings.num_baseline_trials
-    if missing > 0:
-        runs = f"{number_of(missing, 'more run')} of the default {'that reaches' if missing == 1 else 'that reach'}"
-        price = _price(missing, savings, quantity)
-        return f"{runs} the target would allow a comparison{price}; {_request(job, details)}."
-    if saving.HasField("baselines_to_settle"):
-        return _way(job, details, savings, quantity)
-    if savings.batch_size_in_use == job.spec.default_batch_size:
-        return "Nothing is saved while the default is the best known batch size."
-    if saving.in_use < saving.with_default:
-        return "So small a saving takes more than 20 further runs of the default to be shown."
-    return "A model costs no less than with the default so far."
-
-
-def _way(job: v1.Job, details: v1.JobDetails, savings: v1.Savings, quantity: Quantity) -> str:
-    runs, launches = quantity.saving.baselines_to_settle, quantity.saving.launches_to_settle
-    if not runs:
-        more = number_of(launches, "more launch", "more launches")
-        return f"About {more} would prove a saving, if they go on to cost the same."
-    then = f", followed by about {number_of(launches, 'launch', 'launches')}," if launches else ""
-    what = f"{number_of(runs, 'more run')} of the default{then} would prove a saving, if they go on to cost the same"
-    return f"{what}{_price(runs, savings, quantity)}; {_request(job, details)}."
-
-
-def _price(runs: int, savings: v1.Savings, quantity: Quantity) -> str:
-    saving = quantity.saving
-    if not (saving.HasField("with_default") and saving.HasField("in_use")):
-        return ""
-    more = runs * (saving.with_default - saving.in_use)
-    if more <= 0:
+    if proof.price <= 0:
         return ", and cost no more than other launches"
-    return f", and cost about {quantity.text(more)} more than with {savings.batch_size_in_use}"
+    return f", and cost about {quantity.text(proof.price)} more than with {savings.batch_size_in_use}"
 
 
 def _request(job: v1.Job, details: v1.JobDetails) -> str:
@@ -321,12 +277,6 @@ def _request(job: v1.Job, details: v1.JobDetails) -> str:
         return f"it may not be chosen: `wattwise jobs {action} {job_id} {default}` first"
     waits = baseline_waits(job, details)
     return f"{requested}, but it waits {waits}" if waits else requested
-
-
-def _keeps_default(job: v1.Job) -> bool:
-    """Whether every launch gets the default: it is pinned, or the only batch size."""
-    default = job.spec.default_batch_size
-    return job.pinned_batch_size == default or list(job.spec.batch_sizes) == [default]
 
 
 def _used(job: v1.Job, quantity: Quantity) -> str:
@@ -350,14 +300,18 @@ def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
     if not choices:
         return ""
     if len(choices) > 1:
-        shares = ", ".join(f"{choice.batch_size} ({percent(choice.probability)})" for choice in choices[:_CHOICES])
-        return f"The next launch gets one of {shares}{' or another one' if len(choices) > _CHOICES else ''}."
+        return f"The next launch gets one of {_shares(choices)}."
     (choice,) = choices
     if choice.batch_size == job.batch_size_in_use:
         return f"The next launch gets {choice.batch_size}, too."
     if choice.origin == v1.TRIAL_ORIGIN_REQUESTED:
         return f"The next launch gets {choice.batch_size}, as requested."
     return f"The next launch tries {choice.batch_size}."
+
+
+def _shares(choices: Sequence[v1.PreviewedChoice]) -> str:
+    shares = ", ".join(f"{choice.batch_size} ({percent(choice.probability)})" for choice in choices[:_CHOICES])
+    return f"{shares}{' or another one' if len(choices) > _CHOICES else ''}"
 
 
 class Total(NamedTuple):
@@ -399,33 +353,21 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
 
 
 def spent_per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
-    """What all trials of a job took, and that by its deliveries."""
-    quantity = main_quantity(statistics.savings, factors)
-    return _per_model(statistics.num_deliveries, getattr(statistics.spent, quantity.name), quantity.text)
+    """Returns what all trials of a job took, and that by its deliveries."""
+    return _per_model(statistics, main_quantity(statistics.savings, factors))
 
 
 def spent_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
-    """What the newest month took, and how that compares with the month before; empty without a month."""
+    """Returns what the newest month took, and how that compares with the month before; empty without a month."""
     if not statistics.months:
         return ""
-    quantity = main_quantity(statistics.savings, factors)
-    *_, newest = statistics.months
-    now = _per_model(newest.num_deliveries, getattr(newest.spent, quantity.name), quantity.text)
-    found = f"{month_name(newest)}: {now}"
-    if len(statistics.months) == 1 or not newest.num_deliveries:
+    quantity, newest = main_quantity(statistics.savings, factors), statistics.months[-1]
+    found = f"{month_name(newest)}: {_per_model(newest, quantity)}"
+    if not newest.HasField("change"):
         return f"{found}."
     before = statistics.months[-2]
-    earlier = per_delivery(before, quantity)
-    if earlier is None:
-        return f"{found}."
-    change = _more_or_less((per_delivery(newest, quantity) or 0.0) / earlier - 1)
-    return f"{found}; {month_name(before)} had {quantity.text(earlier)} each: {change}."
-
-
-def per_delivery(month: v1.MonthStatistics, quantity: Quantity) -> float | None:
-    """What a delivery of a month took, missed and failed trials included; None without one, or if that is nothing."""
-    spent = float(getattr(month.spent, quantity.name))
-    return spent / month.num_deliveries if month.num_deliveries and spent > 0 else None
+    earlier = quantity.text(quantity.of(before.spent_per_delivery))
+    return f"{found}; {month_name(before)} had {earlier} each: {_more_or_less(newest.change)}."
 
 
 def month_name(month: v1.MonthStatistics) -> str:
@@ -433,27 +375,38 @@ def month_name(month: v1.MonthStatistics) -> str:
     return month.start_time.ToDatetime().strftime("%B %Y")
 
 
-def _per_model(deliveries: int, spent: float, text: Callable[[float], str]) -> str:
-    if not deliveries:
-        return f"{text(spent)} for no delivery"
-    return f"{number_of(deliveries, 'delivery', 'deliveries')} for {text(spent)}, {text(spent / deliveries)} each"
+def _per_model(figures: v1.JobStatistics | v1.MonthStatistics, quantity: Quantity) -> str:
+    spent = quantity.text(quantity.of(figures.spent))
+    if not figures.num_deliveries:
+        return f"{spent} for no delivery"
+    each = quantity.text(quantity.of(figures.spent_per_delivery))
+    return f"{number_of(figures.num_deliveries, 'delivery', 'deliveries')} for {spent}, {each} each"
 
 
-def next_launch(job: v1.Job, details: v1.JobDetails) -> str:
-    """What the job's next launch gets, which depends on what a person has requested."""
-    default = job.spec.default_batch_size
-    if job.HasField("pinned_batch_size"):
-        return f"batch size {job.pinned_batch_size}, like every launch until it is unpinned; no cost bound"
-    if stuck(job):
-        return "none: no batch size is left to try"
-    available = choosable(details)
-    if job.paused:
-        known = job.HasField("min_cost") or any(state.num_converged for state in details.batch_size_states)
-        near = f"batch size {default}, the default" if default in available else "the batch size nearest to the default"
-        best = "the best known batch size" if known else f"{near}, since nothing is known yet"
-        return f"{best}; no cost bound"
-    if job.baseline_requested and not baseline_waits(job, details):
-        return f"batch size {default}, as a baseline; no cost bound"
-    return (
-        f"{'one of the batch sizes' if len(available) > 1 else 'batch size'} {sizes(available)}, as the search chooses"
-    )
+def next_launch(choices: Sequence[v1.PreviewedChoice]) -> str:
+    """Returns what the next launch gets and why, to follow "gets"."""
+    if not choices:
+        return "nothing: no batch size is left to try"
+    if len(choices) > 1:
+        return f"one of {_shares(choices)}"
+    (choice,) = choices
+    bound = "; no cost bound" if choice.origin == v1.TRIAL_ORIGIN_REQUESTED else ""
+    return f"batch size {choice.batch_size}: {choice.reason}{bound}"
+
+
+def mean_money(trials: v1.TrialStatistics, factors: v1.Factors) -> str:
+    """Returns what a delivery with a batch size costs on average in money; empty if that is unknown."""
+    mean = trials.mean_delivery
+    return money(mean.money, factors.currency) if mean.HasField("money") else ""
+
+
+def factor_parts(factors: v1.Factors) -> list[str]:
+    """Returns the operator's prices and carbon intensity; empty without any."""
+    parts = []
+    if factors.HasField("electricity_price_per_kwh"):
+        parts.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
+    if factors.HasField("gpu_hour_price"):
+        parts.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU and hour")
+    if factors.HasField("carbon_intensity_grams_per_kwh"):
+        parts.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO2 per kWh")
+    return parts

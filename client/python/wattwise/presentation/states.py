@@ -273,13 +273,15 @@ def banned(details: v1.JobDetails) -> list[int]:
 
 
 def baseline_waits(job: v1.Job, details: v1.JobDetails) -> str:
-    """Until when a requested baseline waits; empty if the next launch is it."""
-    if job.HasField("pinned_batch_size"):
-        return f"until {job.pinned_batch_size} is unpinned"
-    if job.paused:
-        return "until the search is resumed"
-    default = job.spec.default_batch_size
-    return "" if default in choosable(details) else f"until {default} may be chosen"
+    """Returns until when a baseline waits; empty if the next launch can be one."""
+    match details.baseline_wait:
+        case v1.BASELINE_WAIT_PINNED:
+            return f"until {job.pinned_batch_size} is unpinned"
+        case v1.BASELINE_WAIT_PAUSED:
+            return "until the search is resumed"
+        case v1.BASELINE_WAIT_NOT_CHOOSABLE:
+            return f"until {job.spec.default_batch_size} may be chosen"
+    return ""
 
 
 def sizes(batch_sizes: Iterable[int]) -> str:

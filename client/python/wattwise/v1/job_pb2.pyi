@@ -137,6 +137,34 @@ PRUNING_GTS_STAGE_BANDIT: PruningGtsStage.ValueType  # 2
 """The pruning rounds are complete, and the available batch sizes are the arms of a multi-armed bandit."""
 Global___PruningGtsStage: _TypeAlias = PruningGtsStage  # noqa: Y015
 
+class _BaselineWait:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BaselineWaitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BaselineWait.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BASELINE_WAIT_UNSPECIFIED: _BaselineWait.ValueType  # 0
+    """For nothing: the next launch can be one."""
+    BASELINE_WAIT_PINNED: _BaselineWait.ValueType  # 1
+    """Until no batch size is pinned."""
+    BASELINE_WAIT_PAUSED: _BaselineWait.ValueType  # 2
+    """Until the search is resumed."""
+    BASELINE_WAIT_NOT_CHOOSABLE: _BaselineWait.ValueType  # 3
+    """Until the default batch size may be chosen."""
+
+class BaselineWait(_BaselineWait, metaclass=_BaselineWaitEnumTypeWrapper):
+    """What a launch with the default batch size waits for."""
+
+BASELINE_WAIT_UNSPECIFIED: BaselineWait.ValueType  # 0
+"""For nothing: the next launch can be one."""
+BASELINE_WAIT_PINNED: BaselineWait.ValueType  # 1
+"""Until no batch size is pinned."""
+BASELINE_WAIT_PAUSED: BaselineWait.ValueType  # 2
+"""Until the search is resumed."""
+BASELINE_WAIT_NOT_CHOOSABLE: BaselineWait.ValueType  # 3
+"""Until the default batch size may be chosen."""
+Global___BaselineWait: _TypeAlias = BaselineWait  # noqa: Y015
+
 @_typing.final
 class Target(_message.Message):
     """Which validation metric is good enough."""
@@ -1233,11 +1261,14 @@ class JobDetails(_message.Message):
     POWER_LIMITS_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
+    BASELINE_WAIT_FIELD_NUMBER: _builtins.int
     advice: _builtins.str
     """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
     chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
     may deliver one.
     """
+    baseline_wait: Global___BaselineWait.ValueType
+    """What a baseline waits for, requested or scheduled. Unspecified: the next launch can be one."""
     @_builtins.property
     def policy_details(self) -> Global___PolicyDetails:
         """What only the job's policy knows about them. Always set."""
@@ -1262,10 +1293,11 @@ class JobDetails(_message.Message):
         power_limits: _abc.Iterable[Global___PowerLimit] | None = ...,
         changes: _abc.Iterable[Global___DetectedChange] | None = ...,
         advice: _builtins.str = ...,
+        baseline_wait: Global___BaselineWait.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy_details", b"policy_details"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "batch_size_states", b"batch_size_states", "changes", b"changes", "policy_details", b"policy_details", "power_limits", b"power_limits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "baseline_wait", b"baseline_wait", "batch_size_states", b"batch_size_states", "changes", b"changes", "policy_details", b"policy_details", "power_limits", b"power_limits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

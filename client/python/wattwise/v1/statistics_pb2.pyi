@@ -44,7 +44,8 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_EXPLORING: _SavingsVerdict.ValueType  # 7
     """The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
     save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
-    models.
+    models. A job whose search is paused or pinned does not explore: its verdict is
+    SAVINGS_VERDICT_UNCERTAIN if there is a claim, else SAVINGS_VERDICT_NO_BASELINE.
     """
 
 class SavingsVerdict(_SavingsVerdict, metaclass=_SavingsVerdictEnumTypeWrapper):
@@ -67,9 +68,82 @@ SAVINGS_VERDICT_NOT_MEASURED: SavingsVerdict.ValueType  # 6
 SAVINGS_VERDICT_EXPLORING: SavingsVerdict.ValueType  # 7
 """The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
 save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
-models.
+models. A job whose search is paused or pinned does not explore: its verdict is
+SAVINGS_VERDICT_UNCERTAIN if there is a claim, else SAVINGS_VERDICT_NO_BASELINE.
 """
 Global___SavingsVerdict: _TypeAlias = SavingsVerdict  # noqa: Y015
+
+class _SavingsQuantity:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SavingsQuantityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SavingsQuantity.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SAVINGS_QUANTITY_UNSPECIFIED: _SavingsQuantity.ValueType  # 0
+    """Never sent by the server."""
+    SAVINGS_QUANTITY_COST: _SavingsQuantity.ValueType  # 1
+    """The cost, in joules."""
+    SAVINGS_QUANTITY_MONEY: _SavingsQuantity.ValueType  # 2
+    """Money, in the currency of the factors."""
+
+class SavingsQuantity(_SavingsQuantity, metaclass=_SavingsQuantityEnumTypeWrapper):
+    """The quantity in which savings are told."""
+
+SAVINGS_QUANTITY_UNSPECIFIED: SavingsQuantity.ValueType  # 0
+"""Never sent by the server."""
+SAVINGS_QUANTITY_COST: SavingsQuantity.ValueType  # 1
+"""The cost, in joules."""
+SAVINGS_QUANTITY_MONEY: SavingsQuantity.ValueType  # 2
+"""Money, in the currency of the factors."""
+Global___SavingsQuantity: _TypeAlias = SavingsQuantity  # noqa: Y015
+
+class _ProofState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProofStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProofState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROOF_STATE_UNSPECIFIED: _ProofState.ValueType  # 0
+    """There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, or no
+    batch size is left to try.
+    """
+    PROOF_STATE_DEFAULT_ONLY: _ProofState.ValueType  # 1
+    """Nothing can be saved: every launch gets the default batch size."""
+    PROOF_STATE_NEEDS_BASELINES: _ProofState.ValueType  # 2
+    """A comparison needs `num_baselines` more deliveries of the default batch size."""
+    PROOF_STATE_NEEDS_LAUNCHES: _ProofState.ValueType  # 3
+    """The shortest way to a proven saving, if launches go on to take what they took: `num_baselines` launches with the default
+    batch size and `num_launches` with the one in use.
+    """
+    PROOF_STATE_DEFAULT_IN_USE: _ProofState.ValueType  # 4
+    """Nothing is saved: the default is the batch size in use."""
+    PROOF_STATE_TOO_SMALL: _ProofState.ValueType  # 5
+    """The saving is so small that no way of 20 baselines and 1,000 launches would show it."""
+    PROOF_STATE_NO_SAVING: _ProofState.ValueType  # 6
+    """A model takes no less with the batch size in use than with the default."""
+
+class ProofState(_ProofState, metaclass=_ProofStateEnumTypeWrapper):
+    """How a saving could be proven."""
+
+PROOF_STATE_UNSPECIFIED: ProofState.ValueType  # 0
+"""There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, or no
+batch size is left to try.
+"""
+PROOF_STATE_DEFAULT_ONLY: ProofState.ValueType  # 1
+"""Nothing can be saved: every launch gets the default batch size."""
+PROOF_STATE_NEEDS_BASELINES: ProofState.ValueType  # 2
+"""A comparison needs `num_baselines` more deliveries of the default batch size."""
+PROOF_STATE_NEEDS_LAUNCHES: ProofState.ValueType  # 3
+"""The shortest way to a proven saving, if launches go on to take what they took: `num_baselines` launches with the default
+batch size and `num_launches` with the one in use.
+"""
+PROOF_STATE_DEFAULT_IN_USE: ProofState.ValueType  # 4
+"""Nothing is saved: the default is the batch size in use."""
+PROOF_STATE_TOO_SMALL: ProofState.ValueType  # 5
+"""The saving is so small that no way of 20 baselines and 1,000 launches would show it."""
+PROOF_STATE_NO_SAVING: ProofState.ValueType  # 6
+"""A model takes no less with the batch size in use than with the default."""
+Global___ProofState: _TypeAlias = ProofState  # noqa: Y015
 
 @_typing.final
 class Factors(_message.Message):
@@ -150,7 +224,9 @@ class Usage(_message.Message):
     computed energy and time. Always set.
     """
     money: _builtins.float
-    """Money by the operator's factors, of the measured energy and the time. Unset: there are no prices."""
+    """Money by the operator's factors, of the measured energy and the time. Unset: no price is above 0, or this is the mean of
+    deliveries none of which measured energy, which has a price.
+    """
     carbon_grams: _builtins.float
     """Grams of CO2 equivalent by the operator's factors, of the measured energy. Unset: no carbon intensity is known, or no trial
     measured energy.
@@ -193,14 +269,14 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class TrialStatistics(_message.Message):
-    """Some trials of a job: those of one batch size and origin."""
+    """The trials of a job with one batch size."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
-    ORIGIN_FIELD_NUMBER: _builtins.int
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
+    NUM_IMPORTED_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     NUM_MISSED_FIELD_NUMBER: _builtins.int
     NUM_UNDECIDED_FIELD_NUMBER: _builtins.int
@@ -210,14 +286,15 @@ class TrialStatistics(_message.Message):
     MEAN_EPOCHS_FIELD_NUMBER: _builtins.int
     LEAST_EPOCHS_FIELD_NUMBER: _builtins.int
     MOST_EPOCHS_FIELD_NUMBER: _builtins.int
+    MEAN_EPOCH_ENERGY_JOULES_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     """The batch size. Always set."""
-    origin: _trial_pb2.TrialOrigin.ValueType
-    """The origin. Always set."""
     num_trials: _builtins.int
     """Number of trials, running ones included."""
     num_running: _builtins.int
     """Number of running ones."""
+    num_imported: _builtins.int
+    """Number of imported ones."""
     num_deliveries: _builtins.int
     """Number of those that delivered a model: they have ended, and their metric reached the target at any cost."""
     num_missed: _builtins.int
@@ -234,6 +311,8 @@ class TrialStatistics(_message.Message):
     """The fewest epochs of a delivery. Unset: there is none."""
     most_epochs: _builtins.int
     """The most epochs of a delivery. Unset: there is none."""
+    mean_epoch_energy_joules: _builtins.float
+    """Mean energy of an epoch of a delivery, in joules. Unset: there is no delivery, or none measured energy."""
     @_builtins.property
     def spent(self) -> Global___Usage:
         """What all of them took. Always set."""
@@ -246,9 +325,9 @@ class TrialStatistics(_message.Message):
         self,
         *,
         batch_size: _builtins.int = ...,
-        origin: _trial_pb2.TrialOrigin.ValueType = ...,
         num_trials: _builtins.int = ...,
         num_running: _builtins.int = ...,
+        num_imported: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
         num_missed: _builtins.int = ...,
         num_undecided: _builtins.int = ...,
@@ -258,15 +337,18 @@ class TrialStatistics(_message.Message):
         mean_epochs: _builtins.float | None = ...,
         least_epochs: _builtins.int | None = ...,
         most_epochs: _builtins.int | None = ...,
+        mean_epoch_energy_joules: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "spent", b"spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epoch_energy_joules", b"_mean_epoch_energy_joules", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epoch_energy_joules", b"mean_epoch_energy_joules", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "num_undecided", b"num_undecided", "origin", b"origin", "spent", b"spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epoch_energy_joules", b"_mean_epoch_energy_joules", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epoch_energy_joules", b"mean_epoch_energy_joules", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_imported", b"num_imported", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "num_undecided", b"num_undecided", "spent", b"spent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__least_epochs: _TypeAlias = _typing.Literal["least_epochs"]  # noqa: Y015
     _WhichOneofArgType__least_epochs: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs"]  # noqa: Y015
     _WhichOneofReturnType__log_cost_deviation: _TypeAlias = _typing.Literal["log_cost_deviation"]  # noqa: Y015
     _WhichOneofArgType__log_cost_deviation: _TypeAlias = _typing.Literal["_log_cost_deviation", b"_log_cost_deviation"]  # noqa: Y015
+    _WhichOneofReturnType__mean_epoch_energy_joules: _TypeAlias = _typing.Literal["mean_epoch_energy_joules"]  # noqa: Y015
+    _WhichOneofArgType__mean_epoch_energy_joules: _TypeAlias = _typing.Literal["_mean_epoch_energy_joules", b"_mean_epoch_energy_joules"]  # noqa: Y015
     _WhichOneofReturnType__mean_epochs: _TypeAlias = _typing.Literal["mean_epochs"]  # noqa: Y015
     _WhichOneofArgType__mean_epochs: _TypeAlias = _typing.Literal["_mean_epochs", b"_mean_epochs"]  # noqa: Y015
     _WhichOneofReturnType__most_epochs: _TypeAlias = _typing.Literal["most_epochs"]  # noqa: Y015
@@ -275,6 +357,8 @@ class TrialStatistics(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__least_epochs) -> _WhichOneofReturnType__least_epochs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__log_cost_deviation) -> _WhichOneofReturnType__log_cost_deviation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_epoch_energy_joules) -> _WhichOneofReturnType__mean_epoch_energy_joules | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_epochs) -> _WhichOneofReturnType__mean_epochs | None: ...
     @_typing.overload
@@ -299,8 +383,12 @@ class SavingsEstimate(_message.Message):
     IN_USE_FIELD_NUMBER: _builtins.int
     WITH_DEFAULT_FIELD_NUMBER: _builtins.int
     DEFAULT_MEAN_FIELD_NUMBER: _builtins.int
-    BASELINES_TO_SETTLE_FIELD_NUMBER: _builtins.int
-    LAUNCHES_TO_SETTLE_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    AT_LEAST_SHARE_FIELD_NUMBER: _builtins.int
+    LOST_SHARE_FIELD_NUMBER: _builtins.int
+    CAUTIOUS_BASELINE_FIELD_NUMBER: _builtins.int
+    LEAST_BASELINE_FIELD_NUMBER: _builtins.int
+    SPENT_BY_ENDED_FIELD_NUMBER: _builtins.int
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about this quantity. Always set."""
     spent: _builtins.float
@@ -332,14 +420,27 @@ class SavingsEstimate(_message.Message):
     default is left early where its first trials were expensive. Unset: the default batch size has no delivery, some deliveries
     have no measurement, or the figures are those of several jobs.
     """
-    baselines_to_settle: _builtins.int
-    """The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
-    size, and `launches_to_settle` others. Unset: a saving is shown, there is no claim, no way of 20 and 1,000 such launches
-    would show one, or the figures are those of several jobs.
+    change: _builtins.float
+    """What a model takes now compared with the default: `in_use` / `with_default` - 1. Unset: one of them is unset, or either
+    batch size has delivered fewer than `min_baseline_trials` models.
     """
-    launches_to_settle: _builtins.int
-    """Launches with the batch size in use, see `baselines_to_settle`. Unset: a saving is shown, there is no claim, no such way
-    would show one, or the figures are those of several jobs.
+    at_least_share: _builtins.float
+    """`at_least` as a share of the least that the default would have taken. Unset: there is no claim, or the figures are those
+    of several jobs.
+    """
+    lost_share: _builtins.float
+    """`lost` as a share of what the default would have taken. Unset: there is no claim, or the figures are those of several jobs."""
+    cautious_baseline: _builtins.float
+    """What `saved` counts for a delivery: `default_mean` less its standard error. Unset: there is no claim, or the figures are
+    those of several jobs.
+    """
+    least_baseline: _builtins.float
+    """What `at_least` counts for a delivery: the least that one takes with the default batch size. Unset: there is no claim, or
+    the figures are those of several jobs.
+    """
+    spent_by_ended: _builtins.float
+    """The part of `spent` that ended trials took, by which `lost` is computed. Unset: there is no claim, or the figures are those
+    of several jobs.
     """
     def __init__(
         self,
@@ -353,47 +454,67 @@ class SavingsEstimate(_message.Message):
         in_use: _builtins.float | None = ...,
         with_default: _builtins.float | None = ...,
         default_mean: _builtins.float | None = ...,
-        baselines_to_settle: _builtins.int | None = ...,
-        launches_to_settle: _builtins.int | None = ...,
+        change: _builtins.float | None = ...,
+        at_least_share: _builtins.float | None = ...,
+        lost_share: _builtins.float | None = ...,
+        cautious_baseline: _builtins.float | None = ...,
+        least_baseline: _builtins.float | None = ...,
+        spent_by_ended: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_spent", b"_spent", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "spent", b"spent", "with_default", b"with_default"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_least_share", b"_at_least_share", "_cautious_baseline", b"_cautious_baseline", "_change", b"_change", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_least_baseline", b"_least_baseline", "_lost", b"_lost", "_lost_share", b"_lost_share", "_saved", b"_saved", "_spent", b"_spent", "_spent_by_ended", b"_spent_by_ended", "_with_default", b"_with_default", "at_least", b"at_least", "at_least_share", b"at_least_share", "cautious_baseline", b"cautious_baseline", "change", b"change", "default_mean", b"default_mean", "in_use", b"in_use", "least_baseline", b"least_baseline", "lost", b"lost", "lost_share", b"lost_share", "saved", b"saved", "spent", b"spent", "spent_by_ended", b"spent_by_ended", "with_default", b"with_default"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_baselines_to_settle", b"_baselines_to_settle", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_launches_to_settle", b"_launches_to_settle", "_lost", b"_lost", "_saved", b"_saved", "_spent", b"_spent", "_with_default", b"_with_default", "at_least", b"at_least", "baselines_to_settle", b"baselines_to_settle", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "launches_to_settle", b"launches_to_settle", "lost", b"lost", "saved", b"saved", "spent", b"spent", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_least_share", b"_at_least_share", "_cautious_baseline", b"_cautious_baseline", "_change", b"_change", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_least_baseline", b"_least_baseline", "_lost", b"_lost", "_lost_share", b"_lost_share", "_saved", b"_saved", "_spent", b"_spent", "_spent_by_ended", b"_spent_by_ended", "_with_default", b"_with_default", "at_least", b"at_least", "at_least_share", b"at_least_share", "cautious_baseline", b"cautious_baseline", "change", b"change", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "least_baseline", b"least_baseline", "lost", b"lost", "lost_share", b"lost_share", "saved", b"saved", "spent", b"spent", "spent_by_ended", b"spent_by_ended", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
-    _WhichOneofReturnType__baselines_to_settle: _TypeAlias = _typing.Literal["baselines_to_settle"]  # noqa: Y015
-    _WhichOneofArgType__baselines_to_settle: _TypeAlias = _typing.Literal["_baselines_to_settle", b"_baselines_to_settle"]  # noqa: Y015
+    _WhichOneofReturnType__at_least_share: _TypeAlias = _typing.Literal["at_least_share"]  # noqa: Y015
+    _WhichOneofArgType__at_least_share: _TypeAlias = _typing.Literal["_at_least_share", b"_at_least_share"]  # noqa: Y015
+    _WhichOneofReturnType__cautious_baseline: _TypeAlias = _typing.Literal["cautious_baseline"]  # noqa: Y015
+    _WhichOneofArgType__cautious_baseline: _TypeAlias = _typing.Literal["_cautious_baseline", b"_cautious_baseline"]  # noqa: Y015
+    _WhichOneofReturnType__change: _TypeAlias = _typing.Literal["change"]  # noqa: Y015
+    _WhichOneofArgType__change: _TypeAlias = _typing.Literal["_change", b"_change"]  # noqa: Y015
     _WhichOneofReturnType__default_mean: _TypeAlias = _typing.Literal["default_mean"]  # noqa: Y015
     _WhichOneofArgType__default_mean: _TypeAlias = _typing.Literal["_default_mean", b"_default_mean"]  # noqa: Y015
     _WhichOneofReturnType__in_use: _TypeAlias = _typing.Literal["in_use"]  # noqa: Y015
     _WhichOneofArgType__in_use: _TypeAlias = _typing.Literal["_in_use", b"_in_use"]  # noqa: Y015
-    _WhichOneofReturnType__launches_to_settle: _TypeAlias = _typing.Literal["launches_to_settle"]  # noqa: Y015
-    _WhichOneofArgType__launches_to_settle: _TypeAlias = _typing.Literal["_launches_to_settle", b"_launches_to_settle"]  # noqa: Y015
+    _WhichOneofReturnType__least_baseline: _TypeAlias = _typing.Literal["least_baseline"]  # noqa: Y015
+    _WhichOneofArgType__least_baseline: _TypeAlias = _typing.Literal["_least_baseline", b"_least_baseline"]  # noqa: Y015
     _WhichOneofReturnType__lost: _TypeAlias = _typing.Literal["lost"]  # noqa: Y015
     _WhichOneofArgType__lost: _TypeAlias = _typing.Literal["_lost", b"_lost"]  # noqa: Y015
+    _WhichOneofReturnType__lost_share: _TypeAlias = _typing.Literal["lost_share"]  # noqa: Y015
+    _WhichOneofArgType__lost_share: _TypeAlias = _typing.Literal["_lost_share", b"_lost_share"]  # noqa: Y015
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
     _WhichOneofReturnType__spent: _TypeAlias = _typing.Literal["spent"]  # noqa: Y015
     _WhichOneofArgType__spent: _TypeAlias = _typing.Literal["_spent", b"_spent"]  # noqa: Y015
+    _WhichOneofReturnType__spent_by_ended: _TypeAlias = _typing.Literal["spent_by_ended"]  # noqa: Y015
+    _WhichOneofArgType__spent_by_ended: _TypeAlias = _typing.Literal["_spent_by_ended", b"_spent_by_ended"]  # noqa: Y015
     _WhichOneofReturnType__with_default: _TypeAlias = _typing.Literal["with_default"]  # noqa: Y015
     _WhichOneofArgType__with_default: _TypeAlias = _typing.Literal["_with_default", b"_with_default"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__baselines_to_settle) -> _WhichOneofReturnType__baselines_to_settle | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least_share) -> _WhichOneofReturnType__at_least_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cautious_baseline) -> _WhichOneofReturnType__cautious_baseline | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__change) -> _WhichOneofReturnType__change | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__default_mean) -> _WhichOneofReturnType__default_mean | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__in_use) -> _WhichOneofReturnType__in_use | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__launches_to_settle) -> _WhichOneofReturnType__launches_to_settle | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__least_baseline) -> _WhichOneofReturnType__least_baseline | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lost) -> _WhichOneofReturnType__lost | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_share) -> _WhichOneofReturnType__lost_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__spent) -> _WhichOneofReturnType__spent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spent_by_ended) -> _WhichOneofReturnType__spent_by_ended | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__with_default) -> _WhichOneofReturnType__with_default | None: ...
 
@@ -421,6 +542,7 @@ class Savings(_message.Message):
     NUM_IN_USE_TRIALS_FIELD_NUMBER: _builtins.int
     MIN_BASELINE_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_EXPLORING_LAUNCHES_FIELD_NUMBER: _builtins.int
+    TOLD_IN_FIELD_NUMBER: _builtins.int
     num_deliveries: _builtins.int
     """Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP."""
     num_baseline_trials: _builtins.int
@@ -441,6 +563,8 @@ class Savings(_message.Message):
     """Number of the default batch size's deliveries below which nothing is claimed. Always set."""
     num_exploring_launches: _builtins.int
     """Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set."""
+    told_in: Global___SavingsQuantity.ValueType
+    """The quantity in which the savings are told: money if it is set and known, else the cost. Always set."""
     @_builtins.property
     def cost(self) -> Global___SavingsEstimate:
         """Of the cost, in joules; its verdict is what the data say about the job. Always set."""
@@ -455,7 +579,9 @@ class Savings(_message.Message):
 
     @_builtins.property
     def money(self) -> Global___SavingsEstimate:
-        """Of money, in the currency of the factors. Unset: there are no prices."""
+        """Of money, in the currency of the factors. Unset: no price is above 0, or energy has a price and no trial measured
+        energy.
+        """
 
     @_builtins.property
     def carbon(self) -> Global___SavingsEstimate:
@@ -481,10 +607,11 @@ class Savings(_message.Message):
         num_in_use_trials: _builtins.int = ...,
         min_baseline_trials: _builtins.int = ...,
         num_exploring_launches: _builtins.int = ...,
+        told_in: Global___SavingsQuantity.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time", "told_in", b"told_in"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size_in_use: _TypeAlias = _typing.Literal["batch_size_in_use"]  # noqa: Y015
     _WhichOneofArgType__batch_size_in_use: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use"]  # noqa: Y015
@@ -496,6 +623,44 @@ class Savings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__compared_from_trial) -> _WhichOneofReturnType__compared_from_trial | None: ...
 
 Global___Savings: _TypeAlias = Savings  # noqa: Y015
+
+@_typing.final
+class SavingsProof(_message.Message):
+    """What would prove a saving in the quantity in which savings are told, and what the proof takes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    NUM_BASELINES_FIELD_NUMBER: _builtins.int
+    NUM_LAUNCHES_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    state: Global___ProofState.ValueType
+    """How a saving could be proven. Unspecified: there is nothing to prove."""
+    num_baselines: _builtins.int
+    """Launches with the default batch size; see `state`. 0: none."""
+    num_launches: _builtins.int
+    """Launches with the batch size in use; see `state`. 0: none."""
+    price: _builtins.float
+    """What the launches with the default take beyond as many launches with the batch size in use. Negative: they take less.
+    Unset: one of both is unknown, or `num_baselines` is 0.
+    """
+    def __init__(
+        self,
+        *,
+        state: Global___ProofState.ValueType = ...,
+        num_baselines: _builtins.int = ...,
+        num_launches: _builtins.int = ...,
+        price: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_price", b"_price", "price", b"price"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_price", b"_price", "num_baselines", b"num_baselines", "num_launches", b"num_launches", "price", b"price", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__price: _TypeAlias = _typing.Literal["price"]  # noqa: Y015
+    _WhichOneofArgType__price: _TypeAlias = _typing.Literal["_price", b"_price"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__price) -> _WhichOneofReturnType__price | None: ...
+
+Global___SavingsProof: _TypeAlias = SavingsProof  # noqa: Y015
 
 @_typing.final
 class JobSummary(_message.Message):
@@ -756,10 +921,16 @@ class MonthStatistics(_message.Message):
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
+    SPENT_PER_DELIVERY_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     num_trials: _builtins.int
     """Number of trials that ended in it."""
     num_deliveries: _builtins.int
     """Number of those that delivered a model."""
+    change: _builtins.float
+    """What a delivery took compared with the month before it in the list, in the quantity in which savings are told: the ratio
+    - 1. Unset: one of both months is missing, has no delivery or took nothing.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began. Always set."""
@@ -768,6 +939,10 @@ class MonthStatistics(_message.Message):
     def spent(self) -> Global___Usage:
         """What all of them took. Always set."""
 
+    @_builtins.property
+    def spent_per_delivery(self) -> Global___Usage:
+        """`spent` by the deliveries. Unset: there is none."""
+
     def __init__(
         self,
         *,
@@ -775,12 +950,16 @@ class MonthStatistics(_message.Message):
         num_trials: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
         spent: Global___Usage | None = ...,
+        spent_per_delivery: Global___Usage | None = ...,
+        change: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spent", b"spent", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "change", b"change", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_trials", b"num_trials", "spent", b"spent", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "change", b"change", "num_deliveries", b"num_deliveries", "num_trials", b"num_trials", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__change: _TypeAlias = _typing.Literal["change"]  # noqa: Y015
+    _WhichOneofArgType__change: _TypeAlias = _typing.Literal["_change", b"_change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__change) -> _WhichOneofReturnType__change | None: ...
 
 Global___MonthStatistics: _TypeAlias = MonthStatistics  # noqa: Y015
 
@@ -800,6 +979,11 @@ class JobStatistics(_message.Message):
     MONTHS_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
     BREAK_EVEN_TRIAL_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    SPENT_PER_DELIVERY_FIELD_NUMBER: _builtins.int
+    NUM_TRIALS_FIELD_NUMBER: _builtins.int
+    NUM_RUNNING_FIELD_NUMBER: _builtins.int
+    MEAN_EPOCHS_FIELD_NUMBER: _builtins.int
     num_excluded: _builtins.int
     """Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
     before the reset.
@@ -810,9 +994,15 @@ class JobStatistics(_message.Message):
     """Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
     is not.
     """
+    num_trials: _builtins.int
+    """Number of trials, running ones and history from before the registration included."""
+    num_running: _builtins.int
+    """Number of running trials."""
+    mean_epochs: _builtins.float
+    """Mean number of epochs of a delivery. Unset: there is none."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialStatistics]:
-        """By ascending batch size, then by origin. Empty: no trial."""
+        """By ascending batch size. Empty: no trial."""
 
     @_builtins.property
     def spent(self) -> Global___Usage:
@@ -832,6 +1022,14 @@ class JobStatistics(_message.Message):
     def advice(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What to do about the savings, in sentences. Empty: nothing would change them."""
 
+    @_builtins.property
+    def proof(self) -> Global___SavingsProof:
+        """What would prove a saving. Always set."""
+
+    @_builtins.property
+    def spent_per_delivery(self) -> Global___Usage:
+        """`spent` by the deliveries. Unset: there is none."""
+
     def __init__(
         self,
         *,
@@ -843,14 +1041,24 @@ class JobStatistics(_message.Message):
         months: _abc.Iterable[Global___MonthStatistics] | None = ...,
         advice: _abc.Iterable[_builtins.str] | None = ...,
         break_even_trial: _builtins.int | None = ...,
+        proof: Global___SavingsProof | None = ...,
+        spent_per_delivery: Global___Usage | None = ...,
+        num_trials: _builtins.int = ...,
+        num_running: _builtins.int = ...,
+        mean_epochs: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "break_even_trial", b"break_even_trial", "savings", b"savings", "spent", b"spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "_mean_epochs", b"_mean_epochs", "break_even_trial", b"break_even_trial", "mean_epochs", b"mean_epochs", "proof", b"proof", "savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "advice", b"advice", "break_even_trial", b"break_even_trial", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "savings", b"savings", "spent", b"spent", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "_mean_epochs", b"_mean_epochs", "advice", b"advice", "break_even_trial", b"break_even_trial", "mean_epochs", b"mean_epochs", "months", b"months", "num_deliveries", b"num_deliveries", "num_excluded", b"num_excluded", "num_running", b"num_running", "num_trials", b"num_trials", "proof", b"proof", "savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
     _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015
+    _WhichOneofReturnType__mean_epochs: _TypeAlias = _typing.Literal["mean_epochs"]  # noqa: Y015
+    _WhichOneofArgType__mean_epochs: _TypeAlias = _typing.Literal["_mean_epochs", b"_mean_epochs"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__break_even_trial) -> _WhichOneofReturnType__break_even_trial | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_epochs) -> _WhichOneofReturnType__mean_epochs | None: ...
 
 Global___JobStatistics: _TypeAlias = JobStatistics  # noqa: Y015
 
@@ -867,6 +1075,7 @@ class Totals(_message.Message):
     NUM_JOBS_WITH_SAVINGS_FIELD_NUMBER: _builtins.int
     NUM_JOBS_NEEDING_ATTENTION_FIELD_NUMBER: _builtins.int
     SAVINGS_FIELD_NUMBER: _builtins.int
+    SPENT_PER_DELIVERY_FIELD_NUMBER: _builtins.int
     num_jobs: _builtins.int
     """Number of jobs."""
     num_running_trials: _builtins.int
@@ -888,6 +1097,10 @@ class Totals(_message.Message):
         it saved since then, while `spent` has all its trials. Always set.
         """
 
+    @_builtins.property
+    def spent_per_delivery(self) -> Global___Usage:
+        """`spent` by the deliveries. Unset: there is none."""
+
     def __init__(
         self,
         *,
@@ -898,10 +1111,11 @@ class Totals(_message.Message):
         num_jobs_with_savings: _builtins.int = ...,
         num_jobs_needing_attention: _builtins.int = ...,
         savings: Global___Savings | None = ...,
+        spent_per_delivery: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["savings", b"savings", "spent", b"spent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "savings", b"savings", "spent", b"spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_deliveries", b"num_deliveries", "num_jobs", b"num_jobs", "num_jobs_needing_attention", b"num_jobs_needing_attention", "num_jobs_with_savings", b"num_jobs_with_savings", "num_running_trials", b"num_running_trials", "savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -204,6 +204,56 @@ export function pruningGtsStageToNumber(object: PruningGtsStage): number {
   }
 }
 
+/** What a launch with the default batch size waits for. */
+export enum BaselineWait {
+  /** BASELINE_WAIT_UNSPECIFIED - For nothing: the next launch can be one. */
+  BASELINE_WAIT_UNSPECIFIED = "BASELINE_WAIT_UNSPECIFIED",
+  /** BASELINE_WAIT_PINNED - Until no batch size is pinned. */
+  BASELINE_WAIT_PINNED = "BASELINE_WAIT_PINNED",
+  /** BASELINE_WAIT_PAUSED - Until the search is resumed. */
+  BASELINE_WAIT_PAUSED = "BASELINE_WAIT_PAUSED",
+  /** BASELINE_WAIT_NOT_CHOOSABLE - Until the default batch size may be chosen. */
+  BASELINE_WAIT_NOT_CHOOSABLE = "BASELINE_WAIT_NOT_CHOOSABLE",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function baselineWaitFromJSON(object: any): BaselineWait {
+  switch (object) {
+    case 0:
+    case "BASELINE_WAIT_UNSPECIFIED":
+      return BaselineWait.BASELINE_WAIT_UNSPECIFIED;
+    case 1:
+    case "BASELINE_WAIT_PINNED":
+      return BaselineWait.BASELINE_WAIT_PINNED;
+    case 2:
+    case "BASELINE_WAIT_PAUSED":
+      return BaselineWait.BASELINE_WAIT_PAUSED;
+    case 3:
+    case "BASELINE_WAIT_NOT_CHOOSABLE":
+      return BaselineWait.BASELINE_WAIT_NOT_CHOOSABLE;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return BaselineWait.UNRECOGNIZED;
+  }
+}
+
+export function baselineWaitToNumber(object: BaselineWait): number {
+  switch (object) {
+    case BaselineWait.BASELINE_WAIT_UNSPECIFIED:
+      return 0;
+    case BaselineWait.BASELINE_WAIT_PINNED:
+      return 1;
+    case BaselineWait.BASELINE_WAIT_PAUSED:
+      return 2;
+    case BaselineWait.BASELINE_WAIT_NOT_CHOOSABLE:
+      return 3;
+    case BaselineWait.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
 /** Which validation metric is good enough. */
 export interface Target {
   /** Required. The validation metric at which a trained model is good enough. Must be finite. */
@@ -724,6 +774,8 @@ export interface JobDetails {
    * may deliver one.
    */
   advice: string;
+  /** What a baseline waits for, requested or scheduled. Unspecified: the next launch can be one. */
+  baselineWait: BaselineWait;
 }
 
 function createBaseTarget(): Target {
@@ -3165,7 +3217,14 @@ export const PolicyDetails: MessageFns<PolicyDetails> = {
 };
 
 function createBaseJobDetails(): JobDetails {
-  return { policyDetails: undefined, batchSizeStates: [], powerLimits: [], changes: [], advice: "" };
+  return {
+    policyDetails: undefined,
+    batchSizeStates: [],
+    powerLimits: [],
+    changes: [],
+    advice: "",
+    baselineWait: BaselineWait.BASELINE_WAIT_UNSPECIFIED,
+  };
 }
 
 export const JobDetails: MessageFns<JobDetails> = {
@@ -3184,6 +3243,9 @@ export const JobDetails: MessageFns<JobDetails> = {
     }
     if (message.advice !== "") {
       writer.uint32(42).string(message.advice);
+    }
+    if (message.baselineWait !== BaselineWait.BASELINE_WAIT_UNSPECIFIED) {
+      writer.uint32(48).int32(baselineWaitToNumber(message.baselineWait));
     }
     return writer;
   },
@@ -3241,6 +3303,14 @@ export const JobDetails: MessageFns<JobDetails> = {
             message.advice = reader.string();
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.baselineWait = baselineWaitFromJSON(reader.int32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3265,6 +3335,7 @@ export const JobDetails: MessageFns<JobDetails> = {
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
     message.changes = object.changes?.map((e) => DetectedChange.fromPartial(e)) || [];
     message.advice = object.advice ?? "";
+    message.baselineWait = object.baselineWait ?? BaselineWait.BASELINE_WAIT_UNSPECIFIED;
     return message;
   },
 };

@@ -7,15 +7,7 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import {
-  EndReason,
-  endReasonFromJSON,
-  endReasonToNumber,
-  PowerSetting,
-  TrialOrigin,
-  trialOriginFromJSON,
-  trialOriginToNumber,
-} from "./trial.js";
+import { EndReason, endReasonFromJSON, endReasonToNumber, PowerSetting } from "./trial.js";
 
 /** What a job's data say about its savings. To a reader that does not know a verdict, there is no claim. */
 export enum SavingsVerdict {
@@ -36,7 +28,8 @@ export enum SavingsVerdict {
   /**
    * SAVINGS_VERDICT_EXPLORING - The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
    * save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
-   * models.
+   * models. A job whose search is paused or pinned does not explore: its verdict is
+   * SAVINGS_VERDICT_UNCERTAIN if there is a claim, else SAVINGS_VERDICT_NO_BASELINE.
    */
   SAVINGS_VERDICT_EXPLORING = "SAVINGS_VERDICT_EXPLORING",
   UNRECOGNIZED = "UNRECOGNIZED",
@@ -99,6 +92,126 @@ export function savingsVerdictToNumber(object: SavingsVerdict): number {
   }
 }
 
+/** The quantity in which savings are told. */
+export enum SavingsQuantity {
+  /** SAVINGS_QUANTITY_UNSPECIFIED - Never sent by the server. */
+  SAVINGS_QUANTITY_UNSPECIFIED = "SAVINGS_QUANTITY_UNSPECIFIED",
+  /** SAVINGS_QUANTITY_COST - The cost, in joules. */
+  SAVINGS_QUANTITY_COST = "SAVINGS_QUANTITY_COST",
+  /** SAVINGS_QUANTITY_MONEY - Money, in the currency of the factors. */
+  SAVINGS_QUANTITY_MONEY = "SAVINGS_QUANTITY_MONEY",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function savingsQuantityFromJSON(object: any): SavingsQuantity {
+  switch (object) {
+    case 0:
+    case "SAVINGS_QUANTITY_UNSPECIFIED":
+      return SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED;
+    case 1:
+    case "SAVINGS_QUANTITY_COST":
+      return SavingsQuantity.SAVINGS_QUANTITY_COST;
+    case 2:
+    case "SAVINGS_QUANTITY_MONEY":
+      return SavingsQuantity.SAVINGS_QUANTITY_MONEY;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return SavingsQuantity.UNRECOGNIZED;
+  }
+}
+
+export function savingsQuantityToNumber(object: SavingsQuantity): number {
+  switch (object) {
+    case SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED:
+      return 0;
+    case SavingsQuantity.SAVINGS_QUANTITY_COST:
+      return 1;
+    case SavingsQuantity.SAVINGS_QUANTITY_MONEY:
+      return 2;
+    case SavingsQuantity.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
+/** How a saving could be proven. */
+export enum ProofState {
+  /**
+   * PROOF_STATE_UNSPECIFIED - There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, or no
+   * batch size is left to try.
+   */
+  PROOF_STATE_UNSPECIFIED = "PROOF_STATE_UNSPECIFIED",
+  /** PROOF_STATE_DEFAULT_ONLY - Nothing can be saved: every launch gets the default batch size. */
+  PROOF_STATE_DEFAULT_ONLY = "PROOF_STATE_DEFAULT_ONLY",
+  /** PROOF_STATE_NEEDS_BASELINES - A comparison needs `num_baselines` more deliveries of the default batch size. */
+  PROOF_STATE_NEEDS_BASELINES = "PROOF_STATE_NEEDS_BASELINES",
+  /**
+   * PROOF_STATE_NEEDS_LAUNCHES - The shortest way to a proven saving, if launches go on to take what they took: `num_baselines` launches with the default
+   * batch size and `num_launches` with the one in use.
+   */
+  PROOF_STATE_NEEDS_LAUNCHES = "PROOF_STATE_NEEDS_LAUNCHES",
+  /** PROOF_STATE_DEFAULT_IN_USE - Nothing is saved: the default is the batch size in use. */
+  PROOF_STATE_DEFAULT_IN_USE = "PROOF_STATE_DEFAULT_IN_USE",
+  /** PROOF_STATE_TOO_SMALL - The saving is so small that no way of 20 baselines and 1,000 launches would show it. */
+  PROOF_STATE_TOO_SMALL = "PROOF_STATE_TOO_SMALL",
+  /** PROOF_STATE_NO_SAVING - A model takes no less with the batch size in use than with the default. */
+  PROOF_STATE_NO_SAVING = "PROOF_STATE_NO_SAVING",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function proofStateFromJSON(object: any): ProofState {
+  switch (object) {
+    case 0:
+    case "PROOF_STATE_UNSPECIFIED":
+      return ProofState.PROOF_STATE_UNSPECIFIED;
+    case 1:
+    case "PROOF_STATE_DEFAULT_ONLY":
+      return ProofState.PROOF_STATE_DEFAULT_ONLY;
+    case 2:
+    case "PROOF_STATE_NEEDS_BASELINES":
+      return ProofState.PROOF_STATE_NEEDS_BASELINES;
+    case 3:
+    case "PROOF_STATE_NEEDS_LAUNCHES":
+      return ProofState.PROOF_STATE_NEEDS_LAUNCHES;
+    case 4:
+    case "PROOF_STATE_DEFAULT_IN_USE":
+      return ProofState.PROOF_STATE_DEFAULT_IN_USE;
+    case 5:
+    case "PROOF_STATE_TOO_SMALL":
+      return ProofState.PROOF_STATE_TOO_SMALL;
+    case 6:
+    case "PROOF_STATE_NO_SAVING":
+      return ProofState.PROOF_STATE_NO_SAVING;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return ProofState.UNRECOGNIZED;
+  }
+}
+
+export function proofStateToNumber(object: ProofState): number {
+  switch (object) {
+    case ProofState.PROOF_STATE_UNSPECIFIED:
+      return 0;
+    case ProofState.PROOF_STATE_DEFAULT_ONLY:
+      return 1;
+    case ProofState.PROOF_STATE_NEEDS_BASELINES:
+      return 2;
+    case ProofState.PROOF_STATE_NEEDS_LAUNCHES:
+      return 3;
+    case ProofState.PROOF_STATE_DEFAULT_IN_USE:
+      return 4;
+    case ProofState.PROOF_STATE_TOO_SMALL:
+      return 5;
+    case ProofState.PROOF_STATE_NO_SAVING:
+      return 6;
+    case ProofState.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
 /**
  * What the operator's server takes an hour and a kilowatt-hour to cost. Nothing is built in: without them there are joules
  * and seconds only.
@@ -147,7 +260,10 @@ export interface Usage {
   cost?:
     | number
     | undefined;
-  /** Money by the operator's factors, of the measured energy and the time. Unset: there are no prices. */
+  /**
+   * Money by the operator's factors, of the measured energy and the time. Unset: no price is above 0, or this is the mean of
+   * deliveries none of which measured energy, which has a price.
+   */
   money?:
     | number
     | undefined;
@@ -158,16 +274,16 @@ export interface Usage {
   carbonGrams?: number | undefined;
 }
 
-/** Some trials of a job: those of one batch size and origin. */
+/** The trials of a job with one batch size. */
 export interface TrialStatistics {
   /** The batch size. Always set. */
   batchSize: number;
-  /** The origin. Always set. */
-  origin: TrialOrigin;
   /** Number of trials, running ones included. */
   numTrials: number;
   /** Number of running ones. */
   numRunning: number;
+  /** Number of imported ones. */
+  numImported: number;
   /** Number of those that delivered a model: they have ended, and their metric reached the target at any cost. */
   numDeliveries: number;
   /** Number of those that were decided and missed the target. Those that reached it over the cost bound are deliveries. */
@@ -198,7 +314,11 @@ export interface TrialStatistics {
     | number
     | undefined;
   /** The most epochs of a delivery. Unset: there is none. */
-  mostEpochs?: number | undefined;
+  mostEpochs?:
+    | number
+    | undefined;
+  /** Mean energy of an epoch of a delivery, in joules. Unset: there is no delivery, or none measured energy. */
+  meanEpochEnergyJoules?: number | undefined;
 }
 
 /**
@@ -258,18 +378,42 @@ export interface SavingsEstimate {
     | number
     | undefined;
   /**
-   * The shortest way to a proven saving, if launches go on to take what they took: so many launches with the default batch
-   * size, and `launches_to_settle` others. Unset: a saving is shown, there is no claim, no way of 20 and 1,000 such launches
-   * would show one, or the figures are those of several jobs.
+   * What a model takes now compared with the default: `in_use` / `with_default` - 1. Unset: one of them is unset, or either
+   * batch size has delivered fewer than `min_baseline_trials` models.
    */
-  baselinesToSettle?:
+  change?:
     | number
     | undefined;
   /**
-   * Launches with the batch size in use, see `baselines_to_settle`. Unset: a saving is shown, there is no claim, no such way
-   * would show one, or the figures are those of several jobs.
+   * `at_least` as a share of the least that the default would have taken. Unset: there is no claim, or the figures are those
+   * of several jobs.
    */
-  launchesToSettle?: number | undefined;
+  atLeastShare?:
+    | number
+    | undefined;
+  /** `lost` as a share of what the default would have taken. Unset: there is no claim, or the figures are those of several jobs. */
+  lostShare?:
+    | number
+    | undefined;
+  /**
+   * What `saved` counts for a delivery: `default_mean` less its standard error. Unset: there is no claim, or the figures are
+   * those of several jobs.
+   */
+  cautiousBaseline?:
+    | number
+    | undefined;
+  /**
+   * What `at_least` counts for a delivery: the least that one takes with the default batch size. Unset: there is no claim, or
+   * the figures are those of several jobs.
+   */
+  leastBaseline?:
+    | number
+    | undefined;
+  /**
+   * The part of `spent` that ended trials took, by which `lost` is computed. Unset: there is no claim, or the figures are those
+   * of several jobs.
+   */
+  spentByEnded?: number | undefined;
 }
 
 /**
@@ -290,7 +434,10 @@ export interface Savings {
   time:
     | SavingsEstimate
     | undefined;
-  /** Of money, in the currency of the factors. Unset: there are no prices. */
+  /**
+   * Of money, in the currency of the factors. Unset: no price is above 0, or energy has a price and no trial measured
+   * energy.
+   */
   money:
     | SavingsEstimate
     | undefined;
@@ -329,6 +476,23 @@ export interface Savings {
   minBaselineTrials: number;
   /** Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set. */
   numExploringLaunches: number;
+  /** The quantity in which the savings are told: money if it is set and known, else the cost. Always set. */
+  toldIn: SavingsQuantity;
+}
+
+/** What would prove a saving in the quantity in which savings are told, and what the proof takes. */
+export interface SavingsProof {
+  /** How a saving could be proven. Unspecified: there is nothing to prove. */
+  state: ProofState;
+  /** Launches with the default batch size; see `state`. 0: none. */
+  numBaselines: number;
+  /** Launches with the batch size in use; see `state`. 0: none. */
+  numLaunches: number;
+  /**
+   * What the launches with the default take beyond as many launches with the batch size in use. Negative: they take less.
+   * Unset: one of both is unknown, or `num_baselines` is 0.
+   */
+  price?: number | undefined;
 }
 
 /** What a list shows of a job. */
@@ -451,7 +615,18 @@ export interface MonthStatistics {
   /** Number of those that delivered a model. */
   numDeliveries: number;
   /** What all of them took. Always set. */
-  spent: Usage | undefined;
+  spent:
+    | Usage
+    | undefined;
+  /** `spent` by the deliveries. Unset: there is none. */
+  spentPerDelivery:
+    | Usage
+    | undefined;
+  /**
+   * What a delivery took compared with the month before it in the list, in the quantity in which savings are told: the ratio
+   * - 1. Unset: one of both months is missing, has no delivery or took nothing.
+   */
+  change?: number | undefined;
 }
 
 /**
@@ -459,7 +634,7 @@ export interface MonthStatistics {
  * ran before the job was registered, and was imported, is part of the baseline but not of what was spent.
  */
 export interface JobStatistics {
-  /** By ascending batch size, then by origin. Empty: no trial. */
+  /** By ascending batch size. Empty: no trial. */
   trials: TrialStatistics[];
   /** What all of them took, without history from before the registration. Always set. */
   spent:
@@ -487,7 +662,23 @@ export interface JobStatistics {
    * Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
    * is not.
    */
-  breakEvenTrial?: number | undefined;
+  breakEvenTrial?:
+    | number
+    | undefined;
+  /** What would prove a saving. Always set. */
+  proof:
+    | SavingsProof
+    | undefined;
+  /** `spent` by the deliveries. Unset: there is none. */
+  spentPerDelivery:
+    | Usage
+    | undefined;
+  /** Number of trials, running ones and history from before the registration included. */
+  numTrials: number;
+  /** Number of running trials. */
+  numRunning: number;
+  /** Mean number of epochs of a delivery. Unset: there is none. */
+  meanEpochs?: number | undefined;
 }
 
 /** Figures of several jobs together. */
@@ -511,7 +702,11 @@ export interface Totals {
    * it, losses included; the sum of lower bounds is a lower bound of the sum. A job whose behaviour has changed claims what
    * it saved since then, while `spent` has all its trials. Always set.
    */
-  savings: Savings | undefined;
+  savings:
+    | Savings
+    | undefined;
+  /** `spent` by the deliveries. Unset: there is none. */
+  spentPerDelivery: Usage | undefined;
 }
 
 function createBaseFactors(): Factors {
@@ -742,9 +937,9 @@ export const Usage: MessageFns<Usage> = {
 function createBaseTrialStatistics(): TrialStatistics {
   return {
     batchSize: 0,
-    origin: TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED,
     numTrials: 0,
     numRunning: 0,
+    numImported: 0,
     numDeliveries: 0,
     numMissed: 0,
     numUndecided: 0,
@@ -754,6 +949,7 @@ function createBaseTrialStatistics(): TrialStatistics {
     meanEpochs: undefined,
     leastEpochs: undefined,
     mostEpochs: undefined,
+    meanEpochEnergyJoules: undefined,
   };
 }
 
@@ -762,14 +958,14 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     if (message.batchSize !== 0) {
       writer.uint32(8).int32(message.batchSize);
     }
-    if (message.origin !== TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED) {
-      writer.uint32(16).int32(trialOriginToNumber(message.origin));
-    }
     if (message.numTrials !== 0) {
-      writer.uint32(24).int32(message.numTrials);
+      writer.uint32(16).int32(message.numTrials);
     }
     if (message.numRunning !== 0) {
-      writer.uint32(32).int32(message.numRunning);
+      writer.uint32(24).int32(message.numRunning);
+    }
+    if (message.numImported !== 0) {
+      writer.uint32(32).int32(message.numImported);
     }
     if (message.numDeliveries !== 0) {
       writer.uint32(40).int32(message.numDeliveries);
@@ -797,6 +993,9 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     }
     if (message.mostEpochs !== undefined) {
       writer.uint32(104).int32(message.mostEpochs);
+    }
+    if (message.meanEpochEnergyJoules !== undefined) {
+      writer.uint32(113).double(message.meanEpochEnergyJoules);
     }
     return writer;
   },
@@ -827,7 +1026,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.origin = trialOriginFromJSON(reader.int32());
+            message.numTrials = reader.int32();
             continue;
           }
           case 3: {
@@ -835,7 +1034,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.numTrials = reader.int32();
+            message.numRunning = reader.int32();
             continue;
           }
           case 4: {
@@ -843,7 +1042,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.numRunning = reader.int32();
+            message.numImported = reader.int32();
             continue;
           }
           case 5: {
@@ -918,6 +1117,14 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
             message.mostEpochs = reader.int32();
             continue;
           }
+          case 14: {
+            if (tag !== 113) {
+              break;
+            }
+
+            message.meanEpochEnergyJoules = reader.double();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -936,9 +1143,9 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
   fromPartial(object: DeepPartial<TrialStatistics>): TrialStatistics {
     const message = createBaseTrialStatistics();
     message.batchSize = object.batchSize ?? 0;
-    message.origin = object.origin ?? TrialOrigin.TRIAL_ORIGIN_UNSPECIFIED;
     message.numTrials = object.numTrials ?? 0;
     message.numRunning = object.numRunning ?? 0;
+    message.numImported = object.numImported ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
     message.numMissed = object.numMissed ?? 0;
     message.numUndecided = object.numUndecided ?? 0;
@@ -950,6 +1157,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     message.meanEpochs = object.meanEpochs ?? undefined;
     message.leastEpochs = object.leastEpochs ?? undefined;
     message.mostEpochs = object.mostEpochs ?? undefined;
+    message.meanEpochEnergyJoules = object.meanEpochEnergyJoules ?? undefined;
     return message;
   },
 };
@@ -965,8 +1173,12 @@ function createBaseSavingsEstimate(): SavingsEstimate {
     inUse: undefined,
     withDefault: undefined,
     defaultMean: undefined,
-    baselinesToSettle: undefined,
-    launchesToSettle: undefined,
+    change: undefined,
+    atLeastShare: undefined,
+    lostShare: undefined,
+    cautiousBaseline: undefined,
+    leastBaseline: undefined,
+    spentByEnded: undefined,
   };
 }
 
@@ -999,11 +1211,23 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
     if (message.defaultMean !== undefined) {
       writer.uint32(73).double(message.defaultMean);
     }
-    if (message.baselinesToSettle !== undefined) {
-      writer.uint32(80).int32(message.baselinesToSettle);
+    if (message.change !== undefined) {
+      writer.uint32(81).double(message.change);
     }
-    if (message.launchesToSettle !== undefined) {
-      writer.uint32(88).int32(message.launchesToSettle);
+    if (message.atLeastShare !== undefined) {
+      writer.uint32(89).double(message.atLeastShare);
+    }
+    if (message.lostShare !== undefined) {
+      writer.uint32(97).double(message.lostShare);
+    }
+    if (message.cautiousBaseline !== undefined) {
+      writer.uint32(105).double(message.cautiousBaseline);
+    }
+    if (message.leastBaseline !== undefined) {
+      writer.uint32(113).double(message.leastBaseline);
+    }
+    if (message.spentByEnded !== undefined) {
+      writer.uint32(121).double(message.spentByEnded);
     }
     return writer;
   },
@@ -1094,19 +1318,51 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
             continue;
           }
           case 10: {
-            if (tag !== 80) {
+            if (tag !== 81) {
               break;
             }
 
-            message.baselinesToSettle = reader.int32();
+            message.change = reader.double();
             continue;
           }
           case 11: {
-            if (tag !== 88) {
+            if (tag !== 89) {
               break;
             }
 
-            message.launchesToSettle = reader.int32();
+            message.atLeastShare = reader.double();
+            continue;
+          }
+          case 12: {
+            if (tag !== 97) {
+              break;
+            }
+
+            message.lostShare = reader.double();
+            continue;
+          }
+          case 13: {
+            if (tag !== 105) {
+              break;
+            }
+
+            message.cautiousBaseline = reader.double();
+            continue;
+          }
+          case 14: {
+            if (tag !== 113) {
+              break;
+            }
+
+            message.leastBaseline = reader.double();
+            continue;
+          }
+          case 15: {
+            if (tag !== 121) {
+              break;
+            }
+
+            message.spentByEnded = reader.double();
             continue;
           }
         }
@@ -1135,8 +1391,12 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
     message.inUse = object.inUse ?? undefined;
     message.withDefault = object.withDefault ?? undefined;
     message.defaultMean = object.defaultMean ?? undefined;
-    message.baselinesToSettle = object.baselinesToSettle ?? undefined;
-    message.launchesToSettle = object.launchesToSettle ?? undefined;
+    message.change = object.change ?? undefined;
+    message.atLeastShare = object.atLeastShare ?? undefined;
+    message.lostShare = object.lostShare ?? undefined;
+    message.cautiousBaseline = object.cautiousBaseline ?? undefined;
+    message.leastBaseline = object.leastBaseline ?? undefined;
+    message.spentByEnded = object.spentByEnded ?? undefined;
     return message;
   },
 };
@@ -1156,6 +1416,7 @@ function createBaseSavings(): Savings {
     numInUseTrials: 0,
     minBaselineTrials: 0,
     numExploringLaunches: 0,
+    toldIn: SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED,
   };
 }
 
@@ -1199,6 +1460,9 @@ export const Savings: MessageFns<Savings> = {
     }
     if (message.numExploringLaunches !== 0) {
       writer.uint32(104).int32(message.numExploringLaunches);
+    }
+    if (message.toldIn !== SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED) {
+      writer.uint32(112).int32(savingsQuantityToNumber(message.toldIn));
     }
     return writer;
   },
@@ -1320,6 +1584,14 @@ export const Savings: MessageFns<Savings> = {
             message.numExploringLaunches = reader.int32();
             continue;
           }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.toldIn = savingsQuantityFromJSON(reader.int32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1360,6 +1632,98 @@ export const Savings: MessageFns<Savings> = {
     message.numInUseTrials = object.numInUseTrials ?? 0;
     message.minBaselineTrials = object.minBaselineTrials ?? 0;
     message.numExploringLaunches = object.numExploringLaunches ?? 0;
+    message.toldIn = object.toldIn ?? SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED;
+    return message;
+  },
+};
+
+function createBaseSavingsProof(): SavingsProof {
+  return { state: ProofState.PROOF_STATE_UNSPECIFIED, numBaselines: 0, numLaunches: 0, price: undefined };
+}
+
+export const SavingsProof: MessageFns<SavingsProof> = {
+  encode(message: SavingsProof, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.state !== ProofState.PROOF_STATE_UNSPECIFIED) {
+      writer.uint32(8).int32(proofStateToNumber(message.state));
+    }
+    if (message.numBaselines !== 0) {
+      writer.uint32(16).int32(message.numBaselines);
+    }
+    if (message.numLaunches !== 0) {
+      writer.uint32(24).int32(message.numLaunches);
+    }
+    if (message.price !== undefined) {
+      writer.uint32(33).double(message.price);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SavingsProof {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSavingsProof();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.state = proofStateFromJSON(reader.int32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.numBaselines = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.numLaunches = reader.int32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 33) {
+              break;
+            }
+
+            message.price = reader.double();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SavingsProof>): SavingsProof {
+    return SavingsProof.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SavingsProof>): SavingsProof {
+    const message = createBaseSavingsProof();
+    message.state = object.state ?? ProofState.PROOF_STATE_UNSPECIFIED;
+    message.numBaselines = object.numBaselines ?? 0;
+    message.numLaunches = object.numLaunches ?? 0;
+    message.price = object.price ?? undefined;
     return message;
   },
 };
@@ -2003,7 +2367,14 @@ export const ProfiledLimit: MessageFns<ProfiledLimit> = {
 };
 
 function createBaseMonthStatistics(): MonthStatistics {
-  return { startTime: undefined, numTrials: 0, numDeliveries: 0, spent: undefined };
+  return {
+    startTime: undefined,
+    numTrials: 0,
+    numDeliveries: 0,
+    spent: undefined,
+    spentPerDelivery: undefined,
+    change: undefined,
+  };
 }
 
 export const MonthStatistics: MessageFns<MonthStatistics> = {
@@ -2019,6 +2390,12 @@ export const MonthStatistics: MessageFns<MonthStatistics> = {
     }
     if (message.spent !== undefined) {
       Usage.encode(message.spent, writer.uint32(34).fork()).join();
+    }
+    if (message.spentPerDelivery !== undefined) {
+      Usage.encode(message.spentPerDelivery, writer.uint32(42).fork()).join();
+    }
+    if (message.change !== undefined) {
+      writer.uint32(49).double(message.change);
     }
     return writer;
   },
@@ -2068,6 +2445,22 @@ export const MonthStatistics: MessageFns<MonthStatistics> = {
             message.spent = Usage.decode(reader, reader.uint32());
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.spentPerDelivery = Usage.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 49) {
+              break;
+            }
+
+            message.change = reader.double();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2089,6 +2482,10 @@ export const MonthStatistics: MessageFns<MonthStatistics> = {
     message.numTrials = object.numTrials ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
     message.spent = (object.spent !== undefined && object.spent !== null) ? Usage.fromPartial(object.spent) : undefined;
+    message.spentPerDelivery = (object.spentPerDelivery !== undefined && object.spentPerDelivery !== null)
+      ? Usage.fromPartial(object.spentPerDelivery)
+      : undefined;
+    message.change = object.change ?? undefined;
     return message;
   },
 };
@@ -2103,6 +2500,11 @@ function createBaseJobStatistics(): JobStatistics {
     months: [],
     advice: [],
     breakEvenTrial: undefined,
+    proof: undefined,
+    spentPerDelivery: undefined,
+    numTrials: 0,
+    numRunning: 0,
+    meanEpochs: undefined,
   };
 }
 
@@ -2131,6 +2533,21 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     }
     if (message.breakEvenTrial !== undefined) {
       writer.uint32(64).int32(message.breakEvenTrial);
+    }
+    if (message.proof !== undefined) {
+      SavingsProof.encode(message.proof, writer.uint32(74).fork()).join();
+    }
+    if (message.spentPerDelivery !== undefined) {
+      Usage.encode(message.spentPerDelivery, writer.uint32(82).fork()).join();
+    }
+    if (message.numTrials !== 0) {
+      writer.uint32(88).int32(message.numTrials);
+    }
+    if (message.numRunning !== 0) {
+      writer.uint32(96).int32(message.numRunning);
+    }
+    if (message.meanEpochs !== undefined) {
+      writer.uint32(105).double(message.meanEpochs);
     }
     return writer;
   },
@@ -2212,6 +2629,46 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             message.breakEvenTrial = reader.int32();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.proof = SavingsProof.decode(reader, reader.uint32());
+            continue;
+          }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.spentPerDelivery = Usage.decode(reader, reader.uint32());
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.numTrials = reader.int32();
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.numRunning = reader.int32();
+            continue;
+          }
+          case 13: {
+            if (tag !== 105) {
+              break;
+            }
+
+            message.meanEpochs = reader.double();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2239,6 +2696,15 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.months = object.months?.map((e) => MonthStatistics.fromPartial(e)) || [];
     message.advice = object.advice?.map((e) => e) || [];
     message.breakEvenTrial = object.breakEvenTrial ?? undefined;
+    message.proof = (object.proof !== undefined && object.proof !== null)
+      ? SavingsProof.fromPartial(object.proof)
+      : undefined;
+    message.spentPerDelivery = (object.spentPerDelivery !== undefined && object.spentPerDelivery !== null)
+      ? Usage.fromPartial(object.spentPerDelivery)
+      : undefined;
+    message.numTrials = object.numTrials ?? 0;
+    message.numRunning = object.numRunning ?? 0;
+    message.meanEpochs = object.meanEpochs ?? undefined;
     return message;
   },
 };
@@ -2252,6 +2718,7 @@ function createBaseTotals(): Totals {
     numJobsWithSavings: 0,
     numJobsNeedingAttention: 0,
     savings: undefined,
+    spentPerDelivery: undefined,
   };
 }
 
@@ -2277,6 +2744,9 @@ export const Totals: MessageFns<Totals> = {
     }
     if (message.savings !== undefined) {
       Savings.encode(message.savings, writer.uint32(58).fork()).join();
+    }
+    if (message.spentPerDelivery !== undefined) {
+      Usage.encode(message.spentPerDelivery, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -2350,6 +2820,14 @@ export const Totals: MessageFns<Totals> = {
             message.savings = Savings.decode(reader, reader.uint32());
             continue;
           }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.spentPerDelivery = Usage.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2375,6 +2853,9 @@ export const Totals: MessageFns<Totals> = {
     message.numJobsNeedingAttention = object.numJobsNeedingAttention ?? 0;
     message.savings = (object.savings !== undefined && object.savings !== null)
       ? Savings.fromPartial(object.savings)
+      : undefined;
+    message.spentPerDelivery = (object.spentPerDelivery !== undefined && object.spentPerDelivery !== null)
+      ? Usage.fromPartial(object.spentPerDelivery)
       : undefined;
     return message;
   },
