@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store

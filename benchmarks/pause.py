@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import EndReason

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 from wattwise import v1
 from wattwise.drafts import POLICIES, resolved
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.spec import max_power_watts, policy_name
 
 GPU = v1.GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100)

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer, servers_on

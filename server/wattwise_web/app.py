@@ -40,9 +40,8 @@ from wattwise.presentation.trial_fields import CSV_HEADING, csv_row
 from wattwise.rpc.answers import shown_from
 
 from wattwise_web import live
-from wattwise_web.backend import Backend, is_token
 from wattwise_web.pages import Reader, Visitor, is_old_page
-from wattwise_web.sessions import Sessions
+from wattwise_web.sessions import Sessions, is_token
 from wattwise_web.settings import Exposure, Settings
 from wattwise_web.static_files import StaticFiles
 
@@ -163,12 +162,11 @@ class Page:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        backend = Backend(self._settings.server, self._settings.credentials)
-        self._reader = Reader(backend)
+        self._reader = Reader(self._settings.server, self._settings.credentials)
         try:
             yield
         finally:
-            await backend.close()
+            await self._reader.close()
 
     def _page(self, template: str, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
@@ -277,7 +275,7 @@ class Page:
             )
         try:
             # First, so that nothing is kept of a token that may not read.
-            await self._reader.backend.call(lambda link: link.reader.ListJobs, v1.ListJobsRequest(page_size=1), token)
+            await self._reader.client(Visitor(token)).send(v1.ListJobsRequest(page_size=1))
             info = await self._reader.info(Visitor(token), fresh=True)
         except UnauthenticatedError:
             return self._show_login(request, following, "The server does not accept this token.", 401)
@@ -364,7 +362,7 @@ class Page:
             return self._to_login(request)
         except WattwiseError as error:
             return self._failed(request, error)
-        return found.rows()
+        return found
 
     async def _live(self, request: Request) -> Response:
         visitor = self._visitor(request)
@@ -373,7 +371,7 @@ class Page:
         session = request.cookies.get(self._cookie(request), "") if visitor.token is not None else ""
         if request.method == "HEAD":
             return Response(None, headers=LiveAnswer.HEADERS, media_type=LiveAnswer.media_type)
-        stream = self.streams.open(self._reader.backend, visitor, session)
+        stream = self.streams.open(self._reader, visitor, session)
         if stream is None:
             return PlainTextResponse("too many live streams\n", 429)
         return LiveAnswer(self.streams, stream, lambda: not session or self._sessions.is_open(session))

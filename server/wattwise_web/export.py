@@ -10,7 +10,6 @@ from wattwise.errors import WattwiseError
 from wattwise.rpc.credentials import BearerToken
 
 from wattwise_web.app import templates
-from wattwise_web.backend import Backend
 from wattwise_web.pages import Reader, Visitor
 from wattwise_web.settings import Settings
 
@@ -32,14 +31,14 @@ async def export(settings: Settings, job_id: str, file: Path) -> int:
     Raises:
         WattwiseError: the job cannot be read, or the file cannot be written.
     """
-    credentials, backend = settings.credentials, Backend(settings.server, settings.credentials)
+    credentials, reader = settings.credentials, Reader(settings.server, settings.credentials)
     try:
         given = credentials.token or credentials.token_file
         bearer = BearerToken(credentials.token, credentials.token_file) if given else None
         token = bearer.metadata()[0][1].removeprefix("Bearer ") if bearer else None
-        values = await Reader(backend).job(Visitor(token), {"id": job_id})
+        values = await reader.job(Visitor(token), {"id": job_id})
     finally:
-        await backend.close()
+        await reader.close()
     html = (
         templates()
         .get_template("job.html")

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 from wattwise.errors import ServerUnavailableError, UnauthenticatedError, WattwiseError
 
-from wattwise_web.backend import Backend
-from wattwise_web.pages import Visitor
+from wattwise_web.pages import Reader, Visitor
 
 LARGEST_SESSION = 50
 """Streams of one session."""
@@ -77,11 +76,11 @@ class Stream:
 class _Watch:
     """The watch of a token, and the streams that follow it."""
 
-    def __init__(self, backend: Backend, token: str | None) -> None:
+    def __init__(self, reader: Reader, visitor: Visitor) -> None:
         self.streams: set[Stream] = set()
         self.over = False
         self._up = False
-        self._task = asyncio.create_task(self._follow(backend, token))
+        self._task = asyncio.create_task(self._follow(reader, visitor))
 
     def join(self, stream: Stream) -> None:
         """Adds a stream. It learns at once that the watch works, and that anything may have changed before."""
@@ -93,11 +92,11 @@ class _Watch:
         self._task.cancel()
         await asyncio.wait({self._task})
 
-    async def _follow(self, backend: Backend, token: str | None) -> None:
+    async def _follow(self, reader: Reader, visitor: Visitor) -> None:
         failures = 0
         while True:
             try:
-                async for message in backend.watch_jobs(token):
+                async for message in reader.client(visitor).watch_jobs():
                     failures, self._up = 0, True
                     self._say("change", None if message.all_jobs else message.job_ids)
                     # A server that sends more must not take this process from its visitors.
@@ -137,11 +136,11 @@ class Streams:
         """How many there are."""
         return len(self._owners)
 
-    def open(self, backend: Backend, visitor: Visitor, session_id: str) -> Stream | None:
+    def open(self, reader: Reader, visitor: Visitor, session_id: str) -> Stream | None:
         """Opens a stream, which counts at once; None if a limit is reached. The caller closes it.
 
         Args:
-            backend: the server.
+            reader: the pages of the server.
             visitor: who reads.
             session_id: of the visitor; empty without one.
         """
@@ -150,7 +149,7 @@ class Streams:
             return None
         watch = self._watches.get(token)
         if watch is None or watch.over:
-            watch = self._watches[token] = _Watch(backend, token)
+            watch = self._watches[token] = _Watch(reader, visitor)
         stream = Stream()
         self._owners[stream] = session_id, token, watch
         watch.join(stream)

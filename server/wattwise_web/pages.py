@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
+from google.protobuf.message import Message
 from wattwise import v1
-from wattwise.errors import InvalidRequestError, JobNotFoundError, PermissionDeniedError, WattwiseError
+from wattwise.errors import (
+    CredentialsError,
+    InvalidRequestError,
+    JobNotFoundError,
+    PermissionDeniedError,
+    WattwiseError,
+)
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 from wattwise.presentation.quantities import energy_of, percent
 from wattwise.presentation.sentences import (
@@ -23,11 +30,12 @@ from wattwise.presentation.sentences import (
     total_answer,
 )
 from wattwise.presentation.states import JobTrial, batch_size_in_use, job_state, listed_state, other_monitors, uncounted
-from wattwise.rpc.answers import Pages, naming
+from wattwise.rpc.address import is_loopback
+from wattwise.rpc.async_client import AsyncClient
+from wattwise.rpc.credentials import Credentials
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
-from wattwise_web.backend import Backend
 from wattwise_web.charts.base import thinned
 from wattwise_web.charts.curves import POINTS
 from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, ignored, whole
@@ -51,6 +59,8 @@ _CURVES = 8
 """Trials whose epochs are drawn; each takes some calls, and those that have ended are kept."""
 _KEPT_CURVES = 100
 _INFO_SECONDS = 30.0
+_SECONDS = 15.0
+"""The time for a call."""
 _LONGEST_SEARCH = 200
 _ROOM = 1.1
 """Above the highest mark of two charts with the same axis."""
@@ -67,14 +77,37 @@ class Reader:
     """The pages of one server.
 
     Args:
-        backend: the server.
+        address: of the server, or of several.
+        credentials: how the server is reached.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self.address = address
+        self._credentials = credentials
+        self._client = AsyncClient(address, timeout=_SECONDS, retry=False, credentials=credentials)
         self._terms = facts.glossary()
         self._infos: dict[str | None, tuple[float, v1.GetServerInfoResponse]] = {}
         self._curves: OrderedDict[tuple[object, ...], charts.Curve] = OrderedDict()
+
+    def client(self, visitor: Visitor) -> AsyncClient:
+        """Returns a client with the visitor's token.
+
+        Raises:
+            CredentialsError: if the token would be sent in clear text to another machine.
+        """
+        credentials = self._credentials
+        if visitor.token is not None and not (
+            credentials.uses_tls() or credentials.insecure or is_loopback(self.address)
+        ):
+            raise CredentialsError(
+                f"refusing to send a token to {self.address} in clear text: start wattwise web with --server-tls, or "
+                "with --server-insecure if the network is trusted"
+            )
+        return self._client.with_token(visitor.token)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._client.close()
 
     async def info(self, visitor: Visitor, *, fresh: bool = False) -> v1.GetServerInfoResponse:
         """What the server says about itself and the visitor; up to half a minute old unless `fresh`."""
@@ -82,7 +115,7 @@ class Reader:
         if known is not None and not fresh and time.monotonic() - known[0] < _INFO_SECONDS:
             return known[1]
         request = v1.GetServerInfoRequest()
-        answer: v1.GetServerInfoResponse = await self._call(visitor, lambda link: link.info.GetServerInfo, request)
+        answer: v1.GetServerInfoResponse = await self._call(visitor, request)
         if len(self._infos) > 1000:
             self._infos.clear()
         self._infos[visitor.token] = (time.monotonic(), answer)
@@ -92,8 +125,8 @@ class Reader:
         """Drops what is kept for a token."""
         self._infos.pop(token, None)
 
-    async def _call(self, visitor: Visitor, method: Callable[[Any], Any], request: Any) -> Any:
-        return await self.backend.call(method, request, visitor.token)
+    async def _call(self, visitor: Visitor, request: Message) -> Any:
+        return await self.client(visitor).send(request)
 
     async def jobs(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/`."""
@@ -112,8 +145,8 @@ class Reader:
         )
         info, totals, listed = await asyncio.gather(
             self.info(visitor),
-            self._call(visitor, lambda link: link.reader.GetTotals, v1.GetTotalsRequest()),
-            self._call(visitor, lambda link: link.reader.ListJobs, request),
+            self._call(visitor, v1.GetTotalsRequest()),
+            self._call(visitor, request),
         )
         kept = {name: text for name, text in (("q", search), ("state", state), ("order", order)) if text}
         if order == "attention":
@@ -138,7 +171,7 @@ class Reader:
             "first": _query(kept) if after else None,
             "next": _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None,
             "filtered": bool(search or state),
-            "server": self.backend.address,
+            "server": self.address,
             "factors": savings.factor_lines(info.factors),
             "needs_token": info.role != v1.ROLE_ANYONE,
         }
@@ -146,7 +179,7 @@ class Reader:
     async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
-        known = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
+        known = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = known.job
         details: v1.JobDetails = known.details
         trials_request = TrialFilter().request(job_id, page_size=_NEWEST_TRIALS)
@@ -156,10 +189,10 @@ class Reader:
             self.info(visitor),
             self._figures(visitor, job_id, job),
             self._power_profiles(visitor, job_id),
-            self._call(visitor, lambda link: link.reader.ListTrials, trials_request),
-            self._call(visitor, lambda link: link.reader.ListTrials, running_request),
-            self._call(visitor, lambda link: link.reader.ListEvents, events_request),
-            self._call(visitor, lambda link: link.reader.PreviewNext, v1.PreviewNextRequest(job_id=job_id)),
+            self._call(visitor, trials_request),
+            self._call(visitor, running_request),
+            self._call(visitor, events_request),
+            self._call(visitor, v1.PreviewNextRequest(job_id=job_id)),
         )
         curves = await self._newest_curves(visitor, job, running.trials, figures.buckets)
         statistics = figures.statistics
@@ -200,7 +233,7 @@ class Reader:
             "trials_total": listed.total_size,
             "events": [_event_row(event) for event in events.events],
             "more_events": bool(events.next_page_token),
-            "server": self.backend.address,
+            "server": self.address,
         }
 
     async def _newest_curves(
@@ -238,13 +271,11 @@ class Reader:
     async def trials(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/job/trials?id=`."""
         job_id = wanted.get("id", "")
-        answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
+        answer = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
         shown = TrialFilter.of(job, wanted)
         request = shown.request(job_id, page_size=PAGE_SIZE)
-        info, listed = await asyncio.gather(
-            self.info(visitor), self._call(visitor, lambda link: link.reader.ListTrials, request)
-        )
+        info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         kept = {"id": job_id} | shown.parameters
         last = listed.trials[-1].id.trial_number if listed.trials else 0
         return {
@@ -268,14 +299,14 @@ class Reader:
     async def compare(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/compare?a=&b=`."""
         first, second = wanted.get("a", ""), wanted.get("b", "")[:_LONGEST_SEARCH]
-        answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=first))
+        answer = await self._call(visitor, v1.GetJobRequest(job_id=first))
         one: v1.GetJobResponse = answer
         info, other = await asyncio.gather(self.info(visitor), self._job_or_none(visitor, second))
         values: Values = {"title": f"{first} compared", "info": info, "job_id": first, "other": second}
         if other is None or second == first:
             # The jobs of its name come first, which are probably about the same model.
             request = v1.ListJobsRequest(page_size=PAGE_SIZE, contains=second, order=v1.JOB_ORDER_LAST_ACTIVITY)
-            listed = await self._call(visitor, lambda link: link.reader.ListJobs, request)
+            listed = await self._call(visitor, request)
             ids = [row.job.spec.job_id for row in listed.jobs if row.job.spec.job_id != first]
             prefix = one.job.spec.job_id_prefix
             ids.sort(key=lambda job_id: not job_id.startswith(prefix))
@@ -306,9 +337,7 @@ class Reader:
         if not job_id:
             return None
         try:
-            found: v1.GetJobResponse = await self._call(
-                visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id)
-            )
+            found: v1.GetJobResponse = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
         except (JobNotFoundError, PermissionDeniedError):
             return None
         return found
@@ -318,7 +347,7 @@ class Reader:
         request = v1.GetJobStatisticsRequest(job_id=job_id)
         single = job.num_trials - job.reset_after <= _SINGLE_TRIALS
         answer, found = await asyncio.gather(
-            self._call(visitor, lambda link: link.reader.GetJobStatistics, request),
+            self._call(visitor, request),
             self._buckets(visitor, job_id, _SINGLE_TRIALS if single else _RANGES),
         )
         if not single and len(found.buckets) > _MARKS:
@@ -329,46 +358,27 @@ class Reader:
 
     async def _buckets(self, visitor: Visitor, job_id: str, max_ranges: int) -> v1.ListTrialBucketsResponse:
         """All pages of the buckets of a job."""
-        request = v1.ListTrialBucketsRequest(job_id=job_id, max_ranges=max_ranges, with_excluded=True)
-        found = v1.ListTrialBucketsResponse()
-        async for page in self._pages(visitor, "ListTrialBuckets", request):
-            found.MergeFrom(page)
-        return found
+        return await self.client(visitor).list_trial_buckets(job_id, max_ranges=max_ranges, with_excluded=True)
 
     async def _power_profiles(self, visitor: Visitor, job_id: str) -> list[v1.PowerProfile]:
-        pages = self._pages(visitor, "ListPowerProfiles", v1.ListPowerProfilesRequest(job_id=job_id))
-        return [profile async for page in pages for profile in page.power_profiles]
-
-    async def _pages(self, visitor: Visitor, method: str, request: Any) -> AsyncIterator[Any]:
-        """The pages of a list of the reader, each of which is checked."""
-        pages = Pages()
-        while True:
-            page = await self._call(visitor, lambda link: getattr(link.reader, method), request)
-            with naming(self.backend.address, method):
-                pages.check(page)
-            yield page
-            request.page_token = page.next_page_token
-            if not request.page_token:
-                return
+        return [profile async for profile in self.client(visitor).list_power_profiles(job_id)]
 
     async def _trial(self, visitor: Visitor, job_id: str, trial_number: int) -> v1.GetTrialResponse:
         request = v1.GetTrialRequest(trial=v1.TrialId(job_id=job_id, trial_number=trial_number))
-        answer: v1.GetTrialResponse = await self._call(visitor, lambda link: link.reader.GetTrial, request)
+        answer: v1.GetTrialResponse = await self._call(visitor, request)
         return answer
 
     async def _measurements(self, visitor: Visitor, job_id: str, trial_number: int) -> list[v1.Measurement]:
         trial = v1.TrialId(job_id=job_id, trial_number=trial_number)
-        pages = self._pages(
-            visitor, "ListMeasurements", v1.ListMeasurementsRequest(trial=trial, page_size=_MEASUREMENTS)
-        )
-        return [measurement async for page in pages for measurement in page.measurements]
+        measurements = self.client(visitor).list_measurements(trial, page_size=_MEASUREMENTS)
+        return [measurement async for measurement in measurements]
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/trial?job=&number=`."""
         job_id, trial_number = wanted.get("job", ""), whole(wanted.get("number", ""))
         info, known, found, measurements = await asyncio.gather(
             self.info(visitor),
-            self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id)),
+            self._call(visitor, v1.GetJobRequest(job_id=job_id)),
             self._trial(visitor, job_id, trial_number),
             self._measurements(visitor, job_id, trial_number),
         )
@@ -394,7 +404,7 @@ class Reader:
             ],
             "previous": trial_number - 1 if trial_number > 1 else None,
             "following": trial_number + 1 if trial_number < job.num_trials else None,
-            "server": self.backend.address,
+            "server": self.address,
         }
 
     async def running(self, visitor: Visitor, wanted: Parameters) -> Values:
@@ -406,9 +416,7 @@ class Reader:
             statuses=[v1.TRIAL_STATUS_RUNNING],
             with_total_size=True,
         )
-        info, listed = await asyncio.gather(
-            self.info(visitor), self._call(visitor, lambda link: link.reader.ListTrials, request)
-        )
+        info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         rows = [_trial_row(None, trial) for trial in listed.trials]
         rows.sort(key=lambda row: row["silent_since"])
         return {
@@ -427,9 +435,7 @@ class Reader:
         request = v1.ListEventsRequest(
             job_id=job_id, page_size=PAGE_SIZE, page_token=wanted.get("after", ""), kinds=[value] if value else []
         )
-        info, listed = await asyncio.gather(
-            self.info(visitor), self._call(visitor, lambda link: link.reader.ListEvents, request)
-        )
+        info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         kept = ({"job": job_id} if job_id else {}) | ({"kind": kind} if value else {})
         return {
             "title": "Events",
@@ -451,57 +457,35 @@ class Reader:
             "role": role_name(info.role),
             "started": amounts.moment(info.start_time),
             "factors": savings.factor_lines(info.factors),
-            "server": self.backend.address,
+            "server": self.address,
         }
 
     async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Values:
         """`/glossary`."""
         return {"title": "Glossary", "info": await self.info(visitor), "terms": self._terms}
 
-    async def filtered(self, visitor: Visitor, wanted: Parameters) -> FilteredTrials:
-        """The trials of a job by number, for a file, with the first page of them.
+    async def filtered(self, visitor: Visitor, wanted: Parameters) -> AsyncIterator[JobTrial]:
+        """The trials of a job by number, for a file; the first ones are read at once.
 
         Raises:
             InvalidRequestError: the address has an unknown filter.
         """
         job_id = wanted.get("id", "")
-        answer = await self._call(visitor, lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id))
+        answer = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
         if unknown := ignored(job, wanted):
             raise InvalidRequestError(f"unknown filters: {', '.join(unknown)}; use those of the list of trials")
         shown = TrialFilter.of(job, wanted)
-        request = shown.request(job_id, page_size=1000, newest_first=False)
-        return FilteredTrials(self, visitor, job, shown, request, await self.list_trials(visitor, request))
+        trials = self.client(visitor).list_trials(job_id, page_size=1000, **shown.arguments)
+        first = await anext(trials, None)
 
-    async def list_trials(self, visitor: Visitor, request: v1.ListTrialsRequest) -> v1.ListTrialsResponse:
-        """One page of trials."""
-        answer: v1.ListTrialsResponse = await self._call(visitor, lambda link: link.reader.ListTrials, request)
-        return answer
+        async def rows() -> AsyncIterator[JobTrial]:
+            trial = first
+            while trial is not None and not (shown.start and trial.id.trial_number > shown.start):
+                yield JobTrial(job, trial)
+                trial = await anext(trials, None)
 
-
-class FilteredTrials(NamedTuple):
-    """The trials of a job that a filter leaves, read page by page."""
-
-    reader: Reader
-    visitor: Visitor
-    job: v1.Job
-    filter: TrialFilter
-    request: v1.ListTrialsRequest
-    first: v1.ListTrialsResponse
-
-    async def rows(self) -> AsyncIterator[JobTrial]:
-        """The trials, in the order of their numbers."""
-        page, pages = self.first, Pages()
-        while True:
-            for trial in page.trials:
-                if self.filter.start and trial.id.trial_number > self.filter.start:
-                    return
-                yield JobTrial(self.job, trial)
-            if not page.next_page_token:
-                return
-            pages.check(page)
-            self.request.page_token = page.next_page_token
-            page = await self.reader.list_trials(self.visitor, self.request)
+        return rows()
 
 
 def role_name(value: int) -> str:

@@ -9,9 +9,9 @@ import socket
 import sys
 
 import uvicorn
+from wattwise.rpc.connection import most_channels
 
 from wattwise_web.app import Page
-from wattwise_web.backend import most_channels
 from wattwise_web.connections import Protocol, Server, max_connections
 from wattwise_web.live import LARGEST_TOTAL
 from wattwise_web.log import LimitedHandler

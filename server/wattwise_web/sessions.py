@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
 from collections import OrderedDict
@@ -13,6 +14,14 @@ IDLE_SECONDS = 12 * 3600
 _MOST = 10_000
 MOST_OF_TOKEN = 500
 """The most sessions of one token: a visitor who logs in again and again ends only sessions of the same token."""
+
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,1000}")
+
+
+def is_token(text: str) -> bool:
+    """Returns whether a text may be a token."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wattwise import v1
 from wattwise.presentation.states import END_REASONS
@@ -58,19 +59,26 @@ class TrialFilter:
         }
         return {name: text for name, text in every.items() if text}
 
-    def request(self, job_id: str, *, page_size: int, newest_first: bool = True) -> v1.ListTrialsRequest:
-        """The request that lists them; in ascending order its reader has to end at `start`."""
+    def request(self, job_id: str, *, page_size: int) -> v1.ListTrialsRequest:
+        """The request that lists them, the newest one first."""
         return v1.ListTrialsRequest(
             job_id=job_id,
             page_size=page_size,
-            newest_first=newest_first,
-            from_trial_number=self.start if newest_first else 0,
-            end_reasons=[END_REASONS[self.result]] if self.result in END_REASONS else [],
-            statuses=[v1.TRIAL_STATUS_RUNNING] if self.result == _RUNNING else [],
-            batch_size=self.batch_size,
-            labels=dict([self.label] if self.label else ()),
+            newest_first=True,
+            from_trial_number=self.start,
             with_total_size=True,
+            **self.arguments,
         )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a call that lists them; in ascending order its reader has to end at `start`."""
+        return {
+            "end_reasons": [END_REASONS[self.result]] if self.result in END_REASONS else [],
+            "statuses": [v1.TRIAL_STATUS_RUNNING] if self.result == _RUNNING else [],
+            "batch_size": self.batch_size,
+            "labels": dict([self.label] if self.label else ()),
+        }
 
 
 def ignored(job: v1.Job, wanted: Mapping[str, str]) -> Sequence[str]:

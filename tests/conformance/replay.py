@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.conformance.fields import check
 from tests.conformance.refusal import MismatchError, Refused, check_refusal, compare

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.security.token_file import add_token
 from wattwise_server.security.tokens import Role, new_token
 

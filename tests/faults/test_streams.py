@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.faults.memory import resident
 from tests.faults.soak import number, quiet

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.live_server import CHANNEL_OPTIONS
 from tests.people import PeopleStub

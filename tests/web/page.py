@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import httpx
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.forking import ForkedProcess
 from tests.jobs import Trainer, power_sample

@@ -22,13 +22,13 @@ import pytest
 import uvicorn
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
-from wattwise import Credentials, v1
+from wattwise import AsyncClient, Credentials
+from wattwise.rpc.connection import most_channels
 from wattwise_server.security.tokens import Role
 from wattwise_web import connections, live
 from wattwise_web.app import LiveAnswer
-from wattwise_web.backend import Backend, most_channels
 from wattwise_web.log import LimitedHandler
-from wattwise_web.pages import Visitor
+from wattwise_web.pages import Reader, Visitor
 
 from tests.credentials import Authority, Pair
 from tests.live_server import LiveServer, servers_on
@@ -117,8 +117,8 @@ def test_a_token_cannot_use_up_the_streams(tmp_path: Path) -> None:
 
 async def test_a_stream_whose_browser_has_left_makes_room() -> None:
     """Its place is free again although its answer did not begin."""
-    backend, streams = Backend("127.0.0.1:1", Credentials()), live.Streams()
-    stream = streams.open(backend, Visitor(None), "")
+    reader, streams = Reader("127.0.0.1:1", Credentials()), live.Streams()
+    stream = streams.open(reader, Visitor(None), "")
     assert stream
     assert len(streams) == 1
 
@@ -132,7 +132,7 @@ async def test_a_stream_whose_browser_has_left_makes_room() -> None:
     with pytest.raises(ConnectionError):
         await LiveAnswer(streams, stream, lambda: True)({"type": "http", "method": "GET"}, receive, send)
     assert len(streams) == 0
-    await backend.close()
+    await reader.close()
 
 
 async def test_a_stream_that_ends_before_it_begins_says_why() -> None:
@@ -144,16 +144,15 @@ async def test_a_stream_that_ends_before_it_begins_says_why() -> None:
 
 async def test_watches_of_many_tokens_leave_room_for_calls(watched: WatchedServer) -> None:
     """More watches than a connection carries all begin, and a call is answered beside them."""
-    backend = Backend(watched.address, Credentials())
-    many = [backend.watch_jobs(None) for _ in range(250)]
+    client = AsyncClient(watched.address, credentials=Credentials())
+    many = [client.watch_jobs() for _ in range(250)]
     try:
         first = await asyncio.wait_for(asyncio.gather(*(anext(each) for each in many)), 60)
         assert all(message.all_jobs for message in first)
         assert watches(watched) == len(many)
-        info = await backend.call(lambda link: link.info.GetServerInfo, v1.GetServerInfoRequest(), None)
-        assert info.version
+        assert (await client.get_server_info()).version
     finally:
-        await backend.close()
+        await client.close()
 
 
 async def answering(scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from wattwise import v1
 from wattwise.presentation.states import listed_state
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_web import amounts
 from wattwise_web.facts import web_url
 

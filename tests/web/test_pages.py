@@ -22,8 +22,7 @@ from wattwise.presentation import quantities
 from wattwise.presentation.trial_fields import FIELDS
 from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
-from wattwise_web.backend import Backend
-from wattwise_web.pages import Visitor
+from wattwise_web.pages import Reader, Visitor
 from wattwise_web.trial_filter import RESULT_WORDS
 
 from tests.jobs import Trainer
@@ -506,8 +505,8 @@ async def test_an_event_names_the_jobs_that_have_changed(site: LiveServer) -> No
     """Also if the id of a job begins with that of another."""
     trainer = Trainer(site.trainer, job_id="live-a", job_id_prefix="live")
     other = Trainer(site.trainer, job_id="live-ab", job_id_prefix="live")
-    backend, streams = Backend(site.address, Credentials()), live.Streams()
-    stream = streams.open(backend, Visitor(None), "")
+    reader, streams = Reader(site.address, Credentials()), live.Streams()
+    stream = streams.open(reader, Visitor(None), "")
     assert stream
     events = (event async for event in live.changes(stream, lambda: True) if event.startswith("event:"))
     assert await asyncio.wait_for(anext(events), 20) == "event: change\ndata:\n\n"
@@ -518,7 +517,7 @@ async def test_an_event_names_the_jobs_that_have_changed(site: LiveServer) -> No
     assert [event async for event in events] == []
     await streams.close(stream)
     assert len(streams) == 0
-    await backend.close()
+    await reader.close()
     for each in (trainer, other):
         site.admin.DeleteJob(v1.DeleteJobRequest(job_id=each.job_id))
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from wattwise.monitor import RaplMonitor as RaplMonitor
     from wattwise.power.optimizer import PowerLimitOptimizer as PowerLimitOptimizer
     from wattwise.prices import eta_from_prices as eta_from_prices
+    from wattwise.rpc.async_client import AsyncClient as AsyncClient
     from wattwise.rpc.client import Client as Client
     from wattwise.rpc.credentials import Credentials as Credentials
     from wattwise.spec import GpuGroup as GpuGroup
@@ -50,6 +51,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _MODULES = {
     "AmdSmiMonitor": "wattwise.monitor.amd_gpu",
+    "AsyncClient": "wattwise.rpc.async_client",
     "Attempt": "wattwise.training.attempts",
     "BatchSizeOptimizer": "wattwise.training.optimizer",
     "Client": "wattwise.rpc.client",

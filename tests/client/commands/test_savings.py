@@ -11,7 +11,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.driver.command import savings_claim
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.rpc.credentials import Credentials
 
 from tests.client.commands.conftest import Ask, records, row

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.client.commands.conftest import Ask, records, row
 from tests.jobs import Trainer, monitor_of, power_sample, result

@@ -46,13 +46,13 @@ def test_every_option_is_known_to_grpc() -> None:
 
 
 def test_every_channel_has_these_options() -> None:
-    """Channels are opened in two places, which both take their options from one."""
+    """Channels are opened in one place, with these options."""
     opened = {
         path.relative_to(ROOT).as_posix(): path.read_text()
         for path in SOURCES
         if re.search(r"\.(in)?secure_channel\b", path.read_text())
     }
-    assert opened.keys() == {"client/python/wattwise/rpc/connection.py", "server/wattwise_web/backend.py"}
+    assert opened.keys() == {"client/python/wattwise/rpc/connection.py"}
     assert all("channel_options(" in text for text in opened.values())
 
 

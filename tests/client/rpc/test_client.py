@@ -6,12 +6,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from wattwise import Client, v1
 from wattwise.errors import (
     DeadlineError,
@@ -22,6 +21,7 @@ from wattwise.errors import (
     ServerUnavailableError,
     TrialNotFoundError,
 )
+from wattwise.rpc import answers
 
 from tests.client.training.script import job_spec
 from tests.example_check import Losing
@@ -131,20 +131,20 @@ def test_deleting_a_job_that_is_registered_meanwhile(grpc_addr: str, monkeypatch
     with Client(grpc_addr) as client:
         spec = client.get_job(_registered(client)).job.spec
         client.delete_job(spec.job_id)
-        listed = Client.list_jobs
+        check = answers.check_times
 
-        def registers(self: Client, **options: Any) -> Iterator[v1.JobListing]:
-            found = list(listed(self, **options))
-            client.register_job(spec)
-            return iter(found)
+        def registers(answer: Message) -> None:
+            check(answer)
+            if isinstance(answer, v1.ListJobsResponse):
+                monkeypatch.undo()
+                client.register_job(spec)
 
-        monkeypatch.setattr(Client, "list_jobs", registers)
+        monkeypatch.setattr(answers, "check_times", registers)
         with pytest.raises(JobNotFoundError) as error:
             client.delete_job(spec.job_id)
         assert (error.value.reason, error.value.metadata["job_id"]) == ("ERROR_REASON_JOB_NOT_FOUND", spec.job_id)
-        monkeypatch.undo()
         client.delete_job(spec.job_id)
-        monkeypatch.setattr(Client, "list_jobs", registers)
+        monkeypatch.setattr(answers, "check_times", registers)
         assert client.delete_job(spec.job_id, allow_missing=True) == v1.DeleteJobResponse()
         assert client.get_job(spec.job_id).job.spec == spec
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, Credentials, v1
+from wattwise import AsyncClient, BatchSizeOptimizer, Client, Credentials, v1
 from wattwise.commands.main import main
 from wattwise.errors import (
     CredentialsError,
@@ -225,6 +225,21 @@ def test_malformed_token_is_not_sent(tmp_path: Path, token: str) -> None:
     for credentials in candidates:
         with Client("localhost:1", credentials=credentials) as client, pytest.raises(CredentialsError) as caught:
             client.get_job("test-1")
+        assert SECRET not in str(caught.value)
+
+
+async def test_clients_of_several_tokens_share_the_channels(guarded: Guarded) -> None:
+    """`with_token` sends another token or none over the same channel, and never in clear text to another machine."""
+    async with AsyncClient(guarded.address, credentials=guarded.credentials(guarded.trainer)) as client:
+        assert (await client.get_server_info()).role == v1.ROLE_TRAINER
+        for token in (SECRET, None):
+            with pytest.raises(UnauthenticatedError):
+                await client.with_token(token).get_job("test-1")
+        assert (await client.get_server_info()).role == v1.ROLE_TRAINER
+    plain = Credentials(token=SECRET)
+    async with AsyncClient("wattwise.example:50051", credentials=plain) as client:
+        with pytest.raises(CredentialsError, match="clear text") as caught:
+            await client.get_job("test-1")
         assert SECRET not in str(caught.value)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from wattwise import Client, Credentials, v1
+from wattwise import AsyncClient, Client, Credentials, v1
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, UntrustedServerError
 from wattwise.rpc import connection
 from wattwise.rpc.address import is_loopback, server_of, servers_of
 from wattwise.rpc.connection import Connection
+from wattwise.rpc.modes import finish
 
 from tests.client.rpc.name_server import NAME, name_server
 from tests.client.rpc.test_addresses import Place, closed_port, silent_server, unknown_name, web_server
@@ -117,6 +120,28 @@ def test_another_server_answers_after_a_kill(
         assert f"at {second.address}:" in warning
         assert f"{first.address} answers now" in warning
     second.start()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.thorough)])
+async def test_awaited_calls_go_on_at_another_server(
+    pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture, how: signal.Signals
+) -> None:
+    """If a server dies or is suspended, all running calls and watches go on at the other one, with one warning."""
+    first, second, address = pair
+    async with AsyncClient(address) as client:
+        watches = [client.watch_jobs() for _ in range(3)]
+        await asyncio.gather(*(anext(watch) for watch in watches))
+        os.kill(first.process.pid, how)
+        try:
+            begun = time.monotonic()
+            answers = await asyncio.gather(*(client.get_job(JOB_ID) for _ in range(20)))
+            assert {answer.job.spec.job_id for answer in answers} == {JOB_ID}
+            assert all(message.all_jobs for message in await asyncio.gather(*(anext(watch) for watch in watches)))
+            assert time.monotonic() - begun < 20
+        finally:
+            if how is signal.SIGSTOP:
+                os.kill(first.process.pid, signal.SIGCONT)
+    assert [f"{second.address} answers now" in warning for warning in _warnings(caplog)] == [True]
 
 
 def test_refusal_of_the_other_server_does_not_hide_the_loss(
@@ -269,7 +294,7 @@ def _rounds(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     begun: list[float] = []
     ask = connection_of(client).ask
 
-    def asked(send: Callable[[connection.Link, float], v1.Job], timeout: float) -> v1.Job:
+    def asked(send: Callable[[connection.Link, float], Awaitable[v1.Job]], timeout: float) -> Awaitable[v1.Job]:
         begun.append(timeout)
         return ask(send, timeout)
 
@@ -303,7 +328,7 @@ def test_move_of_another_thread_is_no_outage(
     first, _, address = pair
     begun = threading.Event()
 
-    def get_job(link: connection.Link, seconds: float) -> v1.GetJobResponse:
+    async def get_job(link: connection.Link, seconds: float) -> v1.GetJobResponse:
         begun.set()
         return link.reader.GetJob(v1.GetJobRequest(job_id=JOB_ID), timeout=seconds)
 
@@ -313,7 +338,7 @@ def test_move_of_another_thread_is_no_outage(
         try:
             link = connection_of(client).link()
             with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(connection_of(client).ask, get_job, 60)
+                waiting = pool.submit(finish, connection_of(client).ask(get_job, 60))
                 begun.wait(60)
                 while connection_of(client).link() is link:
                     connection_of(client).spread(link)

@@ -17,7 +17,7 @@ from typing import Any
 
 from wattwise import BatchSizeOptimizer, Client, GpuGroup, JobSpec, v1
 from wattwise.monitor import Window
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.training.journal import TrialRecord
 
 from tests.live_server import LiveServer

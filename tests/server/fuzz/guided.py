@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import atheris
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 with atheris.instrument_imports(include=["wattwise_server"]):
     from wattwise_server.app import run

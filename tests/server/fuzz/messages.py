@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.jobs import job_spec, monitor_of, policy_message, power_sample
 from tests.server.fuzz.methods import OTHERS

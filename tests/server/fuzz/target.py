@@ -14,7 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.rpc.serving import MAX_REQUEST_BYTES
 
 from tests.live_server import LiveServer

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.observability.logs import HumanFormatter, JsonFormatter, RefusalLimit, RefusalSource
 
 from tests.jobs import Trainer, job_spec, policy_message

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.jobs import Trainer, job_spec, monitor_of, result
 from tests.refusals import refused

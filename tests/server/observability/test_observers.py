@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.clock import steady_clock
 from wattwise_server.events import Event
 from wattwise_server.observability.observers import Notification, Observers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.rules import JobSpec
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play

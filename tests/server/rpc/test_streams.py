@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.rpc.streams import TrialStream
 
 from tests.jobs import Trainer, result

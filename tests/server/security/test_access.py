@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from wattwise import v1
 from wattwise.drafts import POLICIES as FIELDS
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.access import ACCESS, check_role
 from wattwise_server.security.tokens import Role, new_token

@@ -19,7 +19,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.commands.main import main
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.errors import StartError, UnauthenticatedError
 from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.token_file import add_token, read_tokens

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer

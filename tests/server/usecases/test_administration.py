@@ -13,7 +13,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.config import Factors
 from wattwise_server.domain import ComputedUsage, ListedJob, Measurement
 from wattwise_server.errors import StorageUnavailableError

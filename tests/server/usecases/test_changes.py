@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.domain import ChangedQuantity, DetectedChange, Measurement, WarningReason
 from wattwise_server.events import ChangeDetected
 from wattwise_server.policy.knowledge_gradient.state import read_changes

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.spec import policy_name
 from wattwise_server.domain import EndReason
 from wattwise_server.events import Event, JobChanged

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.domain import EndReason, Measurement
 from wattwise_server.store.changes import DeleteJob
 from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer

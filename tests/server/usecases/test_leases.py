@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.domain import EndReason, PruningGtsRole, TrialId
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store

@@ -19,7 +19,8 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
-from wattwise.rpc.client import Client, new_id
+from wattwise.rpc.calls import new_id
+from wattwise.rpc.client import Client
 from wattwise_server.config import Factors
 from wattwise_server.domain import EndReason, Job, Trial, TrialId
 from wattwise_server.errors import TooManyJobsError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 from tests.server.site import Site, draft, report
 

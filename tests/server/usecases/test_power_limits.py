@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.rules import GpuGroup, JobSpec
 from wattwise_server.domain import Arm, PowerLimitState, PowerSample, Search
 from wattwise_server.events import SearchEvent

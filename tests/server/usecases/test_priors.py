@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.security.tokens import Role
 
 from tests.credentials import bearing, issue

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.rules import GpuGroup
 from wattwise_server.domain import EndReason, Job, Measurement, PowerSample, PruningGtsRole, Search, Trial, TrialId
 from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.domain import EndReason, TrialStatus
 from wattwise_server.errors import JobDiffersError, StorageUnavailableError
 from wattwise_server.events import EpochReported, JobRegistered, TrialDispatched

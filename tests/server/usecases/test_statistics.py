@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import Client, new_id
+from wattwise.rpc.calls import new_id
+from wattwise.rpc.client import Client
 from wattwise_server.config import Factors
 from wattwise_server.domain import PowerSample
 from wattwise_server.rpc import paging, service

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise_server.domain import Job, Measurement, MonitorKinds, Trial, TrialOrigin, TrialWarning, WarningReason
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.job_spec import resolve

@@ -26,7 +26,7 @@ from wattwise.driver.interruption import uninterrupted
 from wattwise.errors import WattwiseError, log
 from wattwise.files import FileError, shown
 from wattwise.rpc.address import server_of
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 
 ADVICE = (
     "register the job under a new job_id with other batch_sizes, an easier target, a larger max_epochs or a "

@@ -45,41 +45,64 @@ def check_seconds(name: str, value: float) -> float:
     raise InvalidArgumentError(f"{name}={value!r} is invalid; use a number of seconds from 0 to {_LONGEST_SECONDS:.0f}")
 
 
-def retrying(
-    attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None, *, warns: bool = True
-) -> T:
-    """Repeats an attempt until it succeeds, fails with an error that is not retryable, or time runs out.
+class Retries:
+    """The attempts of a call: whether another one follows a failed one, and when.
 
     Args:
-        attempt: called with the seconds that are left.
         timeout: seconds for all attempts and the pauses between them.
         search_timeout: seconds after which a server that no attempt has reached is given up; the first failure logs
             one warning. None is `timeout`, without a warning.
         warns: whether that warning is one; False logs it at level INFO.
 
-    Returns:
-        The result of the successful attempt.
+    Attributes:
+        left: the seconds that are left for the next attempt.
+    """
+
+    def __init__(self, timeout: float, search_timeout: float | None = None, *, warns: bool = True) -> None:
+        self.left = self._timeout = timeout
+        self._search_timeout = search_timeout
+        self._searching = search_timeout is not None
+        self._level = logging.WARNING if warns else logging.INFO
+        self._begun = time.monotonic()
+        self._waits = pauses(0.1, 3.0)
+        self._cause: WattwiseError | None = None
+
+    def pause_after(self, error: WattwiseError) -> float:
+        """Returns the seconds until the next attempt.
+
+        Raises:
+            WattwiseError: the error of the last attempt, if no other one follows; if that one only timed out, the error
+                before, which has the cause.
+        """
+        if isinstance(error, DeadlineError):
+            raise self._cause or error from None
+        # A subclass or a reason shows that a server has answered.
+        self._searching &= type(error) is ServerUnavailableError and not error.reason
+        first, self._cause, pause = self._cause is None, error, next(self._waits)
+        over = time.monotonic() + pause - self._begun
+        self.left = self._timeout - over
+        given_up = self._searching and over >= (self._search_timeout or 0.0)
+        if not error.retryable or self.left <= 0 or given_up:
+            raise error
+        if first and self._searching:
+            log.log(self._level, "%s; retrying for %g seconds", error, self._search_timeout)
+        return pause
+
+
+def retrying(attempt: Callable[[float], T], timeout: float) -> T:
+    """Repeats an attempt until it succeeds, fails with an error that is not retryable, or time runs out.
+
+    Args:
+        attempt: called with the seconds that are left.
+        timeout: seconds for all attempts and the pauses between them.
 
     Raises:
-        WattwiseError: the error of the last attempt; if that one only timed out, the error before, which has the cause.
+        WattwiseError: as `Retries.pause_after`.
     """
-    begun, searching = time.monotonic(), search_timeout is not None
-    left, cause, waits = timeout, None, pauses(0.1, 3.0)
+    retries = Retries(timeout)
     while True:
         try:
-            return attempt(left)
-        except DeadlineError as error:
-            raise cause or error from None
+            return attempt(retries.left)
         except WattwiseError as error:
-            # A subclass or a reason shows that a server has answered.
-            unreached = type(error) is ServerUnavailableError and not error.reason
-            first, searching = cause is None, searching and unreached
-            cause, pause = error, next(waits)
-            over = time.monotonic() + pause - begun
-            left = timeout - over
-            if not error.retryable or left <= 0 or (searching and over >= (search_timeout or 0.0)):
-                raise
-            if first and searching:
-                level = logging.WARNING if warns else logging.INFO
-                log.log(level, "%s; retrying for %g seconds", error, search_timeout)
+            pause = retries.pause_after(error)
         time.sleep(pause)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -23,7 +25,8 @@ from wattwise.errors import (
 )
 from wattwise.rpc.address import is_this_machine, may_be_several, servers_of
 from wattwise.rpc.answers import checked_decision, naming
-from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
+from wattwise.rpc.credentials import Credentials, Metadata
+from wattwise.rpc.modes import Blocking, Mode
 from wattwise.rpc.statuses import from_rpc_error
 
 T = TypeVar("T")
@@ -81,25 +84,62 @@ _ORDER = os.urandom(8)
 _down: set[str] = set()
 """The servers that were last seen down by this process, which has logged it."""
 
+_WATCHES = 100
+"""The most watches of a channel, of which servers allow 128 calls at once."""
+_WATCHES_BESIDE_CALLS = 20
+"""The most watches of a channel for other calls."""
+
 CALL_ID = "x-request-id"
 """Metadata key of a call's id, which the server writes to its log and returns with errors."""
 
 
-class Link(NamedTuple):
-    """A process's channel to a server, with its stubs and its token."""
+class Link:
+    """A channel to a server, with its stubs.
 
-    server: str
-    channel: grpc.Channel
-    optimizer: v1.BatchSizeOptimizerStub
-    reader: v1.JobReaderStub
-    control: v1.JobControlStub
-    info: v1.ServerInfoStub
-    token: BearerToken | None
+    Args:
+        server: the address of the server.
+        open_channel: opens a channel to it.
 
-    def metadata(self, call_id: str) -> Metadata:
-        """The metadata of a call with this id."""
-        bearer = () if self.token is None else self.token.metadata()
-        return (*bearer, (CALL_ID, call_id))
+    Attributes:
+        watches: one object for each watch that uses the channel.
+    """
+
+    def __init__(self, server: str, open_channel: Callable[[], Any]) -> None:
+        self.server = server
+        self._open_channel = open_channel
+        self.channel = channel = open_channel()
+        self.optimizer: v1.BatchSizeOptimizerStub = v1.BatchSizeOptimizerStub(channel)
+        self.reader: v1.JobReaderStub = v1.JobReaderStub(channel)
+        self.control: v1.JobControlStub = v1.JobControlStub(channel)
+        self.info: v1.ServerInfoStub = v1.ServerInfoStub(channel)
+        self.watches: set[object] = set()
+        self._of_watches: list[Link] = []
+
+    @contextmanager
+    def for_watch(self) -> Iterator[Link]:
+        """Within the block, a link to the server is used whose channel has room for a stream."""
+        link, watch = self, object()
+        if len(self.watches) >= _WATCHES_BESIDE_CALLS:
+            link = next((each for each in self._of_watches if len(each.watches) < _WATCHES), self)
+            if link is self:
+                link = Link(self.server, self._open_channel)
+                self._of_watches.append(link)
+        link.watches.add(watch)
+        try:
+            yield link
+        finally:
+            link.watches.discard(watch)
+
+    @property
+    def channels(self) -> list[Any]:
+        """All channels of the link."""
+        return [self.channel, *(each.channel for each in self._of_watches)]
+
+
+def most_channels(address: str, watches: int) -> int:
+    """Returns how many channels a client opens at most for so many watches, to all servers of an address."""
+    more = max(0, watches - _WATCHES_BESIDE_CALLS)
+    return len(servers_of(address)) * (1 + math.ceil(more / _WATCHES))
 
 
 class _Failure(NamedTuple):
@@ -122,30 +162,35 @@ class _Failure(NamedTuple):
 class Connection:
     """One channel for each process that uses it, parent and forked children; safe to use from any thread.
 
+    In an asynchronous client it is one for each event loop.
+
     The channel leads to one of the servers of the address, until that does not answer. Each server has a channel of
     its own, so that each certificate is verified against the name by which its server is listed.
 
     Args:
         address: of one server or several.
-        credentials: the token and the certificates.
+        credentials: the certificates.
+        mode: whether calls block or are awaited.
 
     Attributes:
         address: as given.
+        mode: as given.
         several: whether the address may lead to several servers.
 
     Raises:
         CredentialsError: if `credentials` is not a `Credentials`. The message does not show it: it may be a token.
     """
 
-    def __init__(self, address: str, credentials: object) -> None:
+    def __init__(self, address: str, credentials: object, mode: Mode = Blocking) -> None:
         self.address = address
+        self.mode = mode
         if not isinstance(credentials, Credentials):
             what = type(credentials).__name__
             raise CredentialsError(f"credentials must be a Credentials, not {what}: use Credentials(token=...)")
         self._credentials = credentials
         self._closed = False
-        # By process id. A forked child keeps its parent's link untouched: destroying it would disconnect the parent.
-        self._links: dict[int, Link] = {}
+        # By owner. A forked child keeps its parent's link untouched: destroying it would disconnect the parent.
+        self._links: dict[Hashable, Link] = {}
         self.several = may_be_several(address)
         self._servers = sorted(servers_of(address), key=_preference)
         self._server = self._servers[0]
@@ -155,45 +200,39 @@ class Connection:
         self._storage_tried_at = -_STORAGE_SECONDS
 
     def link(self) -> Link:
-        """The link of this process.
+        """The link of this process or event loop.
 
         Raises:
             OperationOrderError: if the connection was closed.
-            CredentialsError: if the token or a certificate cannot be used.
+            CredentialsError: if a certificate cannot be used.
         """
-        link = self._links.get(os.getpid())
+        link = self._links.get(self.mode.owner())
         if link is None:
             if self._closed:
                 raise OperationOrderError(f"the client of {self.address} is closed; create a new one")
-            token, server = self._credentials.bearer_token(self.address), self._server
-            channel = self._channel(server)
-            mine = Link(
-                server,
-                channel,
-                v1.BatchSizeOptimizerStub(channel),
-                v1.JobReaderStub(channel),
-                v1.JobControlStub(channel),
-                v1.ServerInfoStub(channel),
-                token,
-            )
+            mine = Link(self._server, self._opener(self._server))
             # Atomic, without a lock that a fork could leave locked. If two threads get here, one link wins.
-            link = self._links.setdefault(os.getpid(), mine)
+            link = self._links.setdefault(self.mode.owner(), mine)
             if link is not mine:
-                mine.channel.close()
+                self.mode.close(mine.channel)
         return link
 
-    def _channel(self, server: str) -> grpc.Channel:
+    def _opener(self, server: str) -> Callable[[], Any]:
         options, secure = channel_options(server, several=self.several), self._credentials.channel_credentials()
         if secure is None:
-            return grpc.insecure_channel(server, options=options)
-        return grpc.secure_channel(server, secure, options=options)
+            return partial(self.mode.channels.insecure_channel, server, options=options)
+        return partial(self.mode.channels.secure_channel, server, secure, options=options)
+
+    def is_left(self, link: Link) -> bool:
+        """Returns whether the link's channel was closed, to leave its server or for good."""
+        return self._links.get(self.mode.owner()) is not link
 
     @property
     def patience(self) -> float:
         """How long one of several servers has to answer before another is asked: 2 s, and longer if all are slow."""
         return self._patience
 
-    def ask(self, send: Callable[[Link, float], T], timeout: float) -> T:
+    async def ask(self, send: Callable[[Link, float], Awaitable[T]], timeout: float) -> T:
         """Makes a call to the server, or else to the others, each once; to all of them again if they are slow.
 
         Args:
@@ -209,10 +248,10 @@ class Connection:
         while True:
             link, begun = self.link(), time.monotonic()
             try:
-                answer = send(link, min(left, self._patience) if self.several else left)
+                answer = await send(link, min(left, self._patience) if self.several else left)
             except (grpc.RpcError, ValueError) as error:
                 # Closed by another thread: the error may say nothing about the server.
-                closed = self._links.get(os.getpid()) is not link
+                closed = self.is_left(link)
                 failure = self._failure(error, link)
                 if not self.several:
                     raise failure from None
@@ -237,7 +276,7 @@ class Connection:
                 return answer
 
     def _failure(self, error: grpc.RpcError | ValueError, link: Link, address: str = "") -> WattwiseError:
-        left = self._links.get(os.getpid()) is not link
+        left = self.is_left(link)
         if isinstance(error, grpc.RpcError) and not (left and error.code() is grpc.StatusCode.CANCELLED):
             return from_rpc_error(error, address or link.server)
         if not left:
@@ -252,7 +291,7 @@ class Connection:
         if error.reason == _STORAGE and self._stays:
             # If the database is away, another server does not help. One server may be cut off from it.
             return False
-        if self._links.get(os.getpid()) is link:
+        if not self.is_left(link):
             self.note_lost(link, error)
             place = self._servers.index(link.server) + 1
             self._go_to(link, self._servers[place % len(self._servers)])
@@ -285,10 +324,9 @@ class Connection:
 
     def _go_to(self, link: Link, server: str) -> None:
         """Opens the next link to this server, unless another thread has left the link before."""
-        if self._links.get(os.getpid()) is link:
+        if not self.is_left(link):
             self._server = server
-            self._links.pop(os.getpid(), None)
-            link.channel.close()
+            self._drop()
 
     def answered(self, link: Link, seconds: float = 0.0) -> None:
         """Notes an answer, and logs which servers were lost before it, each once until it answers again."""
@@ -318,11 +356,14 @@ class Connection:
         return most_useful.with_others(newest_first)
 
     def close(self) -> None:
-        """Closes this process's channel permanently; running calls fail."""
+        """Closes the channels of this process or event loop permanently; running calls fail."""
         self._closed = True
-        link = self._links.pop(os.getpid(), None)
-        if link is not None:
-            link.channel.close()
+        self._drop()
+
+    def _drop(self) -> None:
+        link = self._links.pop(self.mode.owner(), None)
+        for channel in link.channels if link is not None else ():
+            self.mode.close(channel)
 
 
 def channel_options(server: str, *, several: bool) -> ChannelOptions:
@@ -367,12 +408,12 @@ class DecisionStream:
         WattwiseError: if the process is exiting; unary calls still work then.
     """
 
-    def __init__(self, connection: Connection, requests: Iterator[v1.StreamResultsRequest], call_id: str) -> None:
+    def __init__(self, connection: Connection, requests: Iterator[v1.StreamResultsRequest], metadata: Metadata) -> None:
         self._connection = connection
         self._link = link = connection.link()
         # gRPC starts two.
         with starting_threads():
-            self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(call_id))
+            self._call = link.optimizer.StreamResults(requests, metadata=metadata)
 
     def __iter__(self) -> Iterator[v1.Decision]:
         """Yields decisions as they arrive, until the server ends the stream.

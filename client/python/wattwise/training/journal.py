@@ -36,7 +36,7 @@ from wattwise.files import (
     sync_folder,
 )
 from wattwise.rpc.address import check_address
-from wattwise.rpc.client import new_id
+from wattwise.rpc.calls import new_id
 from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import carry_on, ended_by_trainer
 from wattwise.variables import control_fault

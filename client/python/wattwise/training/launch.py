@@ -26,7 +26,8 @@ from wattwise.errors import (
 from wattwise.monitor import Monitor, gpu_group, monitor_kinds
 from wattwise.rpc.answers import check_dispatched, heartbeat_seconds
 from wattwise.rpc.backoff import check_seconds
-from wattwise.rpc.client import Client, new_id
+from wattwise.rpc.calls import new_id
+from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.labels import launch_labels
 from wattwise.spec import JobSpec, check_job, check_valid
