@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from wattwise.files import SMALL, FileError, read_text
-from wattwise.variables import control_fault
+from wattwise.variables import NO, YES, control_fault
 
 SETTING = "setting"
 """The key of a field's metadata with its Setting."""
 
 _LONGEST_LABEL = 200
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 Settings = TypeVar("Settings")
@@ -225,9 +224,9 @@ class _StoreTrue(argparse.Action):
 
 
 def _yes_or_no(text: str) -> bool:
-    if text.lower() not in (*_YES, *_NO):
+    if text.lower() not in YES | NO:
         raise argparse.ArgumentTypeError(f"{text!r} is invalid; use 1 or 0")
-    return text.lower() in _YES
+    return text.lower() in YES
 
 
 def _variable(name: str) -> str:

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias, TypeGuard
 
 MAX_INT32 = 2**31 - 1
 """The largest number of a field such as an epoch, a batch size or the number of a trial."""
 
-LAST_SECOND = 253_402_300_799
-"""The last second of the year 9999, in which the timestamps of protobuf end, since 1970."""
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999, which the timestamps of protobuf have, in seconds since 1970."""
 
 MAX_ID_LENGTH = 200
 """Characters of an id, and of every other text by which a client names something."""
@@ -33,13 +33,13 @@ MAX_WINDOW = 1000
 """The largest window of knowledge_gradient, whose trials are part of the state that is saved with every trial."""
 
 MAX_MEASUREMENTS = 5_000
-"""Measurements of one imported trial."""
+"""Measurements of one imported trial, few enough that other calls do not wait long."""
 
 MAX_LABELS = 16
 MAX_LABEL_KEY_LENGTH = 63
 
 MAX_KINDS = 8
-"""Kinds of monitor of one trial or job, so that no row grows without end."""
+"""Kinds of monitor that are kept of one trial or job, so that no row grows without end."""
 
 MAX_KIND_LENGTH = 50
 
@@ -329,6 +329,6 @@ def finite(value: object) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def is_kind(kind: object) -> bool:
-    """Returns whether this names a kind of monitor: a few characters that can be shown."""
+def is_kind(kind: object) -> TypeGuard[str]:
+    """Returns whether this says how a monitor measures, in a few characters that can be shown."""
     return isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= MAX_KIND_LENGTH

@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Mapping
 
+YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
+"""The values of a switch, in any case."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -47,8 +49,6 @@ def read_switch(name: str, error: type[Exception], variables: Mapping[str, str] 
         variables: the environment.
     """
     text = read_variable(name, error, variables)
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("", "0", "false", "no", "off"):
-        return False if text else None
-    raise error(f"{name}={text!r} is invalid; use 1 or 0")
+    if text and text.lower() not in YES | NO:
+        raise error(f"{name}={text!r} is invalid; use 1 or 0")
+    return text.lower() in YES if text else None

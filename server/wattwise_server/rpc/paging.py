@@ -14,6 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from google.protobuf.message import Message
 from wattwise import v1
+from wattwise.rules import MAX_PAGE
 
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.call import current_call
@@ -29,7 +30,6 @@ ListRequest: TypeAlias = (
 )
 
 USUAL_PAGE = 50
-LARGEST_PAGE = 1000
 USUAL_MEASUREMENTS, MOST_MEASUREMENTS = 1_000, 10_000
 """The number of measurements on a page: the usual one and the largest one."""
 PAGE_BYTES = 2 * 1024 * 1024
@@ -84,7 +84,7 @@ async def fill(
     place_of: Callable[[Item], Behind],
     show: Callable[[Item], M | None],
     token_of: Callable[[Behind], str],
-    at_a_time: int = LARGEST_PAGE,
+    at_a_time: int = MAX_PAGE,
 ) -> Page:
     """Fills a page of a list, sets its token unless it is the last page, and returns it.
 
@@ -120,7 +120,7 @@ async def fill(
     return page
 
 
-def page_size(requested: int, usual: int = USUAL_PAGE, largest: int = LARGEST_PAGE) -> int:
+def page_size(requested: int, usual: int = USUAL_PAGE, largest: int = MAX_PAGE) -> int:
     """Returns the number of items of a page: 0 means `usual`, and more than `largest` means `largest`.
 
     Raises:

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 from wattwise import drafts, v1
-from wattwise.rules import MAX_ID_LENGTH, JobDraft, identifier_fault
+from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENTS, JobDraft, identifier_fault
 
 from wattwise_server.domain import (
     ComputedUsage,
@@ -27,7 +27,7 @@ from wattwise_server.domain import (
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
 from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, Place, TrialList
 from wattwise_server.usecases.finding import job_id_faults
-from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
+from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.labels import label_faults
 from wattwise_server.usecases.power_limits import MAX_SAMPLES
 from wattwise_server.usecases.report import NO_METRIC, Report

@@ -43,9 +43,6 @@ from wattwise_server.usecases.report import Faults, number_faults, shrink_faults
 from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import known_reason, of_unknown_end
 
-MAX_MEASUREMENTS = 5_000
-"""Few enough that other calls do not wait long."""
-
 UNKNOWN_TIME = datetime.max.replace(tzinfo=timezone.utc)
 """When an epoch ended, if the client did not say."""
 

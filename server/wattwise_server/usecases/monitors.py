@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wattwise.rules import MAX_KIND_LENGTH, MAX_KINDS, is_kind
+
 from wattwise_server.domain import EnergyQuality, Job, MonitorKinds, Trial
 
-LONGEST_KIND = 50
-"""Characters in the name of a kind."""
-
-MOST_KINDS = 8
-"""Kinds that are kept of one trial or job, so that no row grows without end."""
-
 MOST_OTHERS = 8
-"""Other monitors that are kept of one trial or job, for the same reason."""
+"""Other monitors that are kept of one trial or job, so that no row grows without end."""
 
 
 def monitor_fault(monitor: MonitorKinds) -> str | None:
     """Returns what is wrong with a reported monitor; None if nothing is."""
-    if not all(kind.isprintable() and 0 < len(kind) <= LONGEST_KIND for kind in monitor.kinds):
-        return f"has an invalid kind; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
-    if len(monitor.kinds) > MOST_KINDS:
-        return f"has {len(monitor.kinds)} kinds; use at most {MOST_KINDS}"
+    if not all(map(is_kind, monitor.kinds)):
+        return f"has an invalid kind; use 1 to {MAX_KIND_LENGTH} printable characters, such as 'nvml'"
+    if len(monitor.kinds) > MAX_KINDS:
+        return f"has {len(monitor.kinds)} kinds; use at most {MAX_KINDS}"
     if monitor.quality is not EnergyQuality.MEASURED and not monitor.kinds:
         return (
             f"has the quality ENERGY_QUALITY_{monitor.quality.value} but no kinds; use at least one, such as 'estimate'"
@@ -36,7 +32,7 @@ def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, T
     for a while keeps its kinds, so its costs remain comparable.
     """
     monitor = trial.monitor.joined(reported)
-    monitor = monitor._replace(kinds=monitor.kinds[:MOST_KINDS])
+    monitor = monitor._replace(kinds=monitor.kinds[:MAX_KINDS])
     if monitor == trial.monitor:
         return job, trial
     if monitor.kinds == trial.monitor.kinds:

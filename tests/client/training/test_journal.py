@@ -234,7 +234,7 @@ def test_disk_that_fills_up(journal: Journal, caplog: pytest.LogCaptureFixture) 
 
 def test_size_of_a_file_is_bounded(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of very many epochs keeps the newest ones, in a file that does not grow."""
-    monkeypatch.setattr(journal_module, "_MAX_RESULTS", 10)
+    monkeypatch.setattr(journal_module, "MAX_MEASUREMENTS", 10)
     monkeypatch.setattr(journal_module, "_MAX_BYTES", 8000)
     for epoch in range(1, 201):
         journal.add(result(epoch))

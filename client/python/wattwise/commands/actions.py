@@ -18,14 +18,11 @@ from wattwise.commands.main import complain
 from wattwise.commands.parsing import near
 from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_INT32, MAX_PAGE
 from wattwise.streams import MISUSED, printable
 
 Handler: TypeAlias = Callable[[Client, argparse.Namespace], int]
 """Calls the server, prints its answer, and returns the exit status."""
-
-
-PAGE = 1000
-"""Jobs, trials or events that are read with one call."""
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +86,8 @@ def _job_id(text: str) -> str:
 
 def positive(text: str) -> int:
     """An integer above 0, such as a batch size or a trial number."""
-    if (number := whole_number(text)) is None or not 0 < number < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is invalid; use an integer from 1 to {2**31 - 1}")
+    if (number := whole_number(text)) is None or not 0 < number <= MAX_INT32:
+        raise argparse.ArgumentTypeError(f"{text!r} is invalid; use an integer from 1 to {MAX_INT32}")
     return number
 
 
@@ -124,8 +121,8 @@ def _candidates(client: Client, job_id: str) -> Iterator[str]:
     """Ids that may be meant: those that contain what was typed, and those of the jobs that were active last."""
     # What helps an error must not fail, nor take long where there are many jobs.
     with suppress(WattwiseError):
-        recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=PAGE)
-        for row in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, PAGE)):
+        recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=MAX_PAGE)
+        for row in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, MAX_PAGE)):
             yield row.job.spec.job_id
 
 

@@ -25,6 +25,7 @@ from wattwise.presentation.quantities import joules
 from wattwise.presentation.sentences import next_launch
 from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_INT32
 from wattwise.spec import policy_spec
 
 _POLICIES = {name.replace("_", "-"): name for name in POLICIES}
@@ -139,7 +140,7 @@ def _policy(text: str) -> Policy:
 
 def _every(text: str) -> int:
     number = whole_number(text)
-    if number is None or number == 1 or number >= 2**31:
+    if number is None or number == 1 or number > MAX_INT32:
         raise argparse.ArgumentTypeError(
             f"{text!r} is invalid; use an integer from 2 on, or 0 for no more baselines (for every launch: `wattwise "
             "jobs pin`)"
@@ -149,7 +150,7 @@ def _every(text: str) -> int:
 
 def _window(text: str) -> int:
     number = whole_number(text)
-    if number is None or number >= 2**31:
+    if number is None or number > MAX_INT32:
         raise argparse.ArgumentTypeError(f"{text!r} is invalid; use a number of trials, or 0 for all")
     return number
 

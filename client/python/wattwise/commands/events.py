@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from wattwise import v1
-from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
+from wattwise.commands.actions import add_jobs, newer_calls, plain, print_json
 from wattwise.commands.columns import (
     Column,
     add_table_options,
@@ -19,6 +19,7 @@ from wattwise.commands.columns import (
 )
 from wattwise.presentation.quantities import exact_moment, moment
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_PAGE
 from wattwise.spec import enum_name
 
 _KINDS = {
@@ -45,7 +46,7 @@ def _events(client: Client, args: argparse.Namespace) -> int:
         job_id=args.job_id or "",
         job_id_prefix=args.prefix,
         kinds=[_KINDS[args.kind]] if args.kind else (),
-        page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
+        page_size=min((options.limit or 0) + 1, MAX_PAGE) if few else MAX_PAGE,
     )
     with newer_calls(client, "events"):
         events = _checked(client, args.job_id, events)

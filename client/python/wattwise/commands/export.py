@@ -17,12 +17,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from wattwise.commands.actions import PAGE, add_jobs
+from wattwise.commands.actions import add_jobs
 from wattwise.commands.main import complain
 from wattwise.errors import JobNotFoundError, WattwiseError
 from wattwise.presentation.states import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.presentation.trial_fields import CSV_HEADING, csv_row, json_row
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED, printable
 
 if TYPE_CHECKING:
@@ -78,14 +79,14 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     reasons = [END_REASONS[args.end_reason]] if args.end_reason else []
     one = args.job_id is not None
     # Called at once, so that nothing is written for an unknown job.
-    listed = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=PAGE)
+    listed = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=MAX_PAGE)
 
     def rows() -> Iterator[JobTrial]:
         for job in (row.job for row in listed):
             # Of many jobs, one may be deleted meanwhile.
             with nullcontext() if one else suppress(JobNotFoundError):
                 for trial in client.list_trials(
-                    job.spec.job_id, statuses=statuses, end_reasons=reasons, page_size=PAGE
+                    job.spec.job_id, statuses=statuses, end_reasons=reasons, page_size=MAX_PAGE
                 ):
                     yield JobTrial(job, trial)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from wattwise.commands.actions import PAGE, add_id, plain, positive, print_json
+from wattwise.commands.actions import add_id, plain, positive, print_json
 from wattwise.commands.columns import add_table_options, arrange, table_options
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, print_jobs, print_trials
 from wattwise.presentation.states import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_PAGE
 
 
 def add_list(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +65,7 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         labels=dict(args.labels),
         newest_first=backwards,
-        page_size=0 if options.limit is None else min(options.limit + 1, PAGE),
+        page_size=0 if options.limit is None else min(options.limit + 1, MAX_PAGE),
     )
     if backwards:
         options = replace(options, reverse=False)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain, print_json
+from wattwise.commands.actions import add_jobs, newer_calls, plain, print_json
 from wattwise.commands.columns import (
     Column,
     Mark,
@@ -49,6 +49,7 @@ from wattwise.presentation.sentences import (
 )
 from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of, monitors
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
 
 _SAVED = (
@@ -94,7 +95,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         job_id_prefix=args.prefix,
         order=v1.JOB_ORDER_ATTENTION,
         with_summaries=True,
-        page_size=min((options.limit or 0) + 1, PAGE) if few else PAGE,
+        page_size=min((options.limit or 0) + 1, MAX_PAGE) if few else MAX_PAGE,
     )
     if args.json:
         first, _ = arrange(columns, jobs, options)

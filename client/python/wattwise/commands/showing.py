@@ -9,7 +9,7 @@ from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
 from wattwise import v1
-from wattwise.commands.actions import PAGE, add_id, add_trial_number, plain, print_json
+from wattwise.commands.actions import add_id, add_trial_number, plain, print_json
 from wattwise.commands.columns import Column, add_table_options, numbers, print_table, table_options
 from wattwise.commands.main import complain, say
 from wattwise.commands.savings import figures_of
@@ -29,6 +29,7 @@ from wattwise.presentation.quantities import (
 )
 from wattwise.presentation.states import JobTrial, direction, lease, result, trial_origin
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
 from wattwise.variables import control_fault
 
@@ -82,7 +83,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     else:
         page = [("page", page_of(base, args.job_id))] if configured and not wrong else []
         figures = figures_of(client, known.job, known.details)
-        trials = client.list_trials(args.job_id, page_size=PAGE)
+        trials = client.list_trials(args.job_id, page_size=MAX_PAGE)
         figures = figures._replace(lines=[*figures.lines, *page])
         print_job(known.job, known.details, trials, figures, wide=args.wide)
     return 0

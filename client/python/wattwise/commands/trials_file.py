@@ -16,12 +16,11 @@ from wattwise.commands.csv_file import SEPARATED, CsvFile, number_in
 from wattwise.errors import Violation, WattwiseError
 from wattwise.files import FileError
 from wattwise.monitor.kind import EnergyQuality, MonitorKinds
+from wattwise.rules import MAX_ID_LENGTH, MAX_INT32, MAX_MEASUREMENTS
 from wattwise.spec import reaches_target
 
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
 OPTIONAL = ("end_reason", "limit_watts_per_gpu", "start_time", "monitor", "energy_quality")
-LONGEST_NAME = 200
-MOST_EPOCHS = 5_000
 """The most measurements of one trial that a server accepts."""
 
 _KNOWN = (*REQUIRED, *OPTIONAL)
@@ -206,12 +205,12 @@ class _Reader:
         known.sort(key=lambda pair: pair[1].epoch)
         self._check_order(known)
         trial.measurements = [measurement for _, measurement in known]
-        if len(known) > MOST_EPOCHS:
+        if len(known) > MAX_MEASUREMENTS:
             self._fault(
                 rows[0].line,
                 "epoch",
-                f"trial {name!r} has {len(known)} lines; an import takes at most {MOST_EPOCHS} of one trial: leave out "
-                "some of its earlier epochs, and keep the last one",
+                f"trial {name!r} has {len(known)} lines; an import takes at most {MAX_MEASUREMENTS} of one trial: "
+                "leave out some of its earlier epochs, and keep the last one",
             )
         if reason in _DECIDED and len(known) == len(measured):
             self._check_decided(rows, reason, trial.measurements)
@@ -296,8 +295,8 @@ class _Reader:
 
 
 def _name(text: str) -> str:
-    if len(text) > LONGEST_NAME:
-        raise ValueError(f"has {len(text)} characters; use at most {LONGEST_NAME}")
+    if len(text) > MAX_ID_LENGTH:
+        raise ValueError(f"has {len(text)} characters; use at most {MAX_ID_LENGTH}")
     if not text.isprintable():
         raise ValueError("contains control characters")
     return text
@@ -305,7 +304,7 @@ def _name(text: str) -> str:
 
 def _whole(text: str) -> int:
     number = number_in(text)
-    if not (number.is_integer() and 0 < number < 2**31):
+    if not (number.is_integer() and 0 < number <= MAX_INT32):
         raise ValueError("is not a whole number above 0")
     return int(number)
 

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
-from wattwise.commands.actions import PAGE, add_jobs, newer_calls, plain
+from wattwise.commands.actions import add_jobs, newer_calls, plain
 from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
@@ -35,6 +35,7 @@ from wattwise.presentation.states import (
 )
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_PAGE
 from wattwise.spec import enum_name, higher_is_better
 from wattwise.streams import printable
 
@@ -141,7 +142,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Delete
                 states=[v1.JOB_STATE_RUNNING],
                 order=v1.JOB_ORDER_LAST_ACTIVITY,
                 with_summaries=True,
-                page_size=PAGE,
+                page_size=MAX_PAGE,
             ):
                 changed.discard(row.job.spec.job_id)
                 running.add(row.job.spec.job_id)

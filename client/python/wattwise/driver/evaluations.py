@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from wattwise.driver.outcome import MeasuredEpoch, without_terminal_sequences
 from wattwise.files import FileError, open_file
+from wattwise.rules import MAX_INT32
 
 _HALF = 4096
 _LONGEST = 2 * _HALF
@@ -27,7 +28,6 @@ _CHUNK, _CHUNKS_PER_READ = 65_536, 64
 """A command that prints faster than it is read must not keep the driver from its other work."""
 _MOST_BEHIND = 2**28
 """Bytes that are not read yet; what is before them is left out."""
-_LARGEST_EPOCH = 2**31 - 1
 _UNMATCHABLE = re.compile(r"[\x00-\x08\x0a-\x1f]")
 _LINE_ENDS = re.compile(rb"([\r\n])")
 _PUNCTUATION = ".,;:)]}'\""
@@ -226,7 +226,7 @@ class EvaluationReader:
                 "a metric was printed before the first epoch, and is ignored: epoch_pattern must match in the line of "
                 "the metric, or before it",
             )
-        elif (number := _number(epoch)) is None or not number.is_integer() or not 0 <= number < _LARGEST_EPOCH:
+        elif (number := _number(epoch)) is None or not number.is_integer() or not 0 <= number < MAX_INT32:
             self._warn(
                 "epoch",
                 f"epoch_pattern finds {epoch[:80]!r}, which is not a whole number from 0: the metric is ignored; "

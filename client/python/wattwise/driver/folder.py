@@ -27,6 +27,7 @@ from wattwise.errors import WattwiseError, log
 from wattwise.files import FileError, shown
 from wattwise.rpc.address import server_of
 from wattwise.rpc.calls import new_id
+from wattwise.rules import MAX_INT32
 
 ADVICE = (
     "register the job under a new job_id with other batch_sizes, an easier target, a larger max_epochs or a "
@@ -42,7 +43,6 @@ _STEPS = {
 """What helps against the end reasons of failed trials."""
 
 _MAX_RUNS = 9_999
-_LARGEST = 2**31 - 1
 _LAUNCH_ID = re.compile(r"[!-~]{1,128}")
 _ABOUT = "run.json"
 OWN_SERVER = "its own server"
@@ -72,8 +72,8 @@ class LaunchRecord:
 
     def __post_init__(self) -> None:
         for name, least in (("number", 0), ("recurrence", 1), ("try_number", 1)):
-            if not least <= getattr(self, name) <= _LARGEST:
-                raise ValueError(f"has {name} {getattr(self, name)!r:.80}, which is not from {least} to {_LARGEST}")
+            if not least <= getattr(self, name) <= MAX_INT32:
+                raise ValueError(f"has {name} {getattr(self, name)!r:.80}, which is not from {least} to {MAX_INT32}")
         if not _LAUNCH_ID.fullmatch(self.launch_id):
             raise ValueError(f"has launch_id {self.launch_id!r:.80}, which is not the id of a launch")
 

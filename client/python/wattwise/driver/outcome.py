@@ -27,6 +27,7 @@ from wattwise.driver.files import Read, WriteError, read_object, values_of, writ
 from wattwise.errors import log
 from wattwise.files import FileError, integer_of, is_number, read_end, read_json, shown
 from wattwise.monitor.kind import MonitorKinds
+from wattwise.rules import MAX_INT32
 from wattwise.streams import printable
 from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of
 from wattwise.training.resume import Progress
@@ -36,7 +37,7 @@ OUTPUT = "output.log"
 RESULT = "result.json"
 ENDED = "ended.json"
 _MEASURING, _MEASURED = "measuring.json", "measured.json"
-_EPOCHS = range(1, 2**31)
+_EPOCHS = range(1, MAX_INT32 + 1)
 """What the server takes for the number of an epoch."""
 RUNNING = -1
 """Replaces the exit status while the command runs."""

@@ -7,9 +7,10 @@ from typing import NoReturn
 
 from wattwise.errors import MonitorError
 from wattwise.monitor.config import gpu_group
-from wattwise.monitor.kind import MOST_KINDS, MonitorKinds, monitor_kinds
+from wattwise.monitor.kind import MonitorKinds, monitor_kinds
 from wattwise.monitor.plausible import CheckedMonitor
 from wattwise.monitor.window import Monitor, Window, WindowMeasurement
+from wattwise.rules import MAX_KINDS
 from wattwise.spec import GpuGroup
 
 
@@ -50,8 +51,8 @@ class CombinedMonitor:
         of_gpus = [monitor for monitor in monitors if len(monitor.gpu_indices) > 0]
         if len(of_gpus) > 1:
             raise MonitorError(f"{of_gpus[0]!r} and {of_gpus[1]!r} both measure GPUs; pass one monitor for all of them")
-        if len(kinds) > MOST_KINDS:
-            raise MonitorError(f"{len(kinds)} kinds of monitor are too many; combine at most {MOST_KINDS}")
+        if len(kinds) > MAX_KINDS:
+            raise MonitorError(f"{len(kinds)} kinds of monitor are too many; combine at most {MAX_KINDS}")
         self.kinds = MonitorKinds.of(kinds)
         self.monitors = monitors
         self.checked_parts = [CheckedMonitor(monitor) for monitor in monitors]

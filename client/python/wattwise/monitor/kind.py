@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from wattwise import v1
 from wattwise.errors import MonitorError
+from wattwise.rules import MAX_KIND_LENGTH, MAX_KINDS, is_kind
 from wattwise.spec import to_number
 
 if TYPE_CHECKING:
-    from typing import TypeGuard
-
     from wattwise.monitor.window import Monitor
 
 ESTIMATE = "estimate"
-MOST_KINDS = 8
-"""The most kinds that a server accepts for one trial."""
-
-_LONGEST = 50
 _NEEDED = ("begin_window", "end_window", "gpu_indices")
 
 
@@ -80,8 +75,8 @@ class MonitorKinds:
         kinds = tuple(name.strip() for name in names.split("+"))
         if not all(map(is_kind, kinds)) or (bracket and quality not in _QUALITIES):
             raise ValueError("is not a monitor; write it like nvml, nvml+rapl, estimate or nvml (partly estimated)")
-        if len(kinds) > MOST_KINDS:
-            raise ValueError(f"has {len(kinds)} kinds; use at most {MOST_KINDS}")
+        if len(kinds) > MAX_KINDS:
+            raise ValueError(f"has {len(kinds)} kinds; use at most {MAX_KINDS}")
         return MonitorKinds(kinds, EnergyQuality(quality)) if bracket else MonitorKinds.of(kinds)
 
     @staticmethod
@@ -107,11 +102,6 @@ def energy_quality(source: EnergySource) -> EnergyQuality:
     if isinstance(source, MonitorKinds):
         return source.quality
     return _MEASURED.get(source.quality, EnergyQuality.ESTIMATED) if source.kinds else EnergyQuality.MEASURED
-
-
-def is_kind(kind: object) -> TypeGuard[str]:
-    """Whether this says how a monitor measures, in a few characters that can be shown."""
-    return isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST
 
 
 def monitor_text(source: EnergySource) -> str:
@@ -159,6 +149,6 @@ def monitor_kinds(monitor: Monitor) -> MonitorKinds:
     if is_kind(kind):
         return MonitorKinds.of([kind])
     raise MonitorError(
-        f"the kind of {monitor!r} is {kind!r}; use 1 to {_LONGEST} printable characters that say how it "
+        f"the kind of {monitor!r} is {kind!r}; use 1 to {MAX_KIND_LENGTH} printable characters that say how it "
         'measures, such as kind = "wall-monitor", or leave it out'
     )

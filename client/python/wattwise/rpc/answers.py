@@ -18,6 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
 from wattwise.errors import InvalidAnswerError, WattwiseError
+from wattwise.rules import FIRST_SECOND, HEARTBEATS_PER_LEASE, LAST_SECOND, MIN_LEASE_SECONDS
 from wattwise.spec import leaves
 from wattwise.streams import printable
 
@@ -31,11 +32,7 @@ MOST_PAGES = 100_000
 """The most pages of one list."""
 _LONGEST_TEXT = 8_192
 """The length in characters; servers cut their texts to fit into the headers of an answer, which are not larger."""
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""The years 1 to 9999."""
-_SHORTEST_LEASE = 1.0
-_LEAST_HEARTBEAT_SECONDS = 0.25
-"""Below a third of the shortest lease."""
+_LEAST_HEARTBEAT_SECONDS = MIN_LEASE_SECONDS / (HEARTBEATS_PER_LEASE + 1)
 
 
 def shown(text: str) -> str:
@@ -98,7 +95,7 @@ def check_times(message: Message) -> None:
             continue
         for each in (value,) if isinstance(value, Message) else value:
             if isinstance(each, Timestamp):
-                valid = _FIRST_SECOND <= each.seconds <= _LAST_SECOND and 0 <= each.nanos < 10**9
+                valid = FIRST_SECOND <= each.seconds <= LAST_SECOND and 0 <= each.nanos < 10**9
                 require(valid, f"{field.name} is no time")
             else:
                 check_times(each)
@@ -171,7 +168,7 @@ def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
             same = _plain(known.get(path, value if value == 0 else None)) == _plain(value)
         require(same or path.startswith("policy."), f"its job has another {path} than the job that was registered")
     lease = spec.trial_lease_seconds
-    require(lease == 0 or _SHORTEST_LEASE <= lease < math.inf, f"its job has the lease {lease:g} s")
+    require(lease == 0 or MIN_LEASE_SECONDS <= lease < math.inf, f"its job has the lease {lease:g} s")
     require(not spec.HasField("max_epochs") or spec.max_epochs >= 1, f"its job has max_epochs {spec.max_epochs}")
     require(not math.isnan(spec.target.value), "its job has the target NaN")
     require(0 <= spec.eta_knob <= 1, f"its job has eta_knob {spec.eta_knob:g}")

@@ -6,9 +6,7 @@ import os
 import socket
 
 from wattwise.errors import log
-
-_MOST, _LONGEST_KEY, _LONGEST_VALUE = 16, 63, 200
-"""The server's limits."""
+from wattwise.rules import MAX_ID_LENGTH, MAX_LABEL_KEY_LENGTH, MAX_LABELS
 
 VARIABLE = "WATTWISE_LABELS"
 
@@ -24,10 +22,10 @@ def launch_labels() -> dict[str, str]:
     for part in filter(None, (part.strip(" ") for part in os.environ.get(VARIABLE, "").split(","))):
         key, equals, value = part.partition("=")
         key, value = key.strip(), value.strip()
-        if not (equals and 0 < len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE and part.isprintable()):
+        if not (equals and 0 < len(key) <= MAX_LABEL_KEY_LENGTH and len(value) <= MAX_ID_LENGTH and part.isprintable()):
             log.warning("%s: %r is no label and is ignored: write key=value, separated by commas", VARIABLE, part)
-        elif key not in labels and len(labels) == _MOST:
-            log.warning("%s: %r is ignored: a launch has at most %d labels", VARIABLE, part, _MOST)
+        elif key not in labels and len(labels) == MAX_LABELS:
+            log.warning("%s: %r is ignored: a launch has at most %d labels", VARIABLE, part, MAX_LABELS)
         else:
             labels[key] = value
-    return {key: value for key, value in labels.items() if value.isprintable() and len(value) <= _LONGEST_VALUE}
+    return {key: value for key, value in labels.items() if value.isprintable() and len(value) <= MAX_ID_LENGTH}

@@ -37,6 +37,7 @@ from wattwise.files import (
 )
 from wattwise.rpc.address import check_address
 from wattwise.rpc.calls import new_id
+from wattwise.rules import LAST_SECOND, MAX_INT32, MAX_MEASUREMENTS
 from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import carry_on, ended_by_trainer
 from wattwise.variables import control_fault
@@ -46,18 +47,12 @@ SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 DATABASE = "sqlite:"
 """What the name of the server of a `wattwise run` begins with."""
 _VERSION = 1
-_MAX_RESULTS = 5_000
-"""Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
 _MOST_DRAFTS = 10
 """Drafts that other processes may complete or delete before this one has locked its own."""
 _MAX_BYTES = 8 * 2**20
 """The size at which a file is rewritten without the epochs that its record has dropped."""
 MOST_BYTES = 4 * _MAX_BYTES
 """The size above which a file is not read: no journal is that large."""
-_MOST = 2**31 - 1
-"""The largest integer of the protos."""
-_LATEST = 253_402_300_800.0
-"""The year 10000, in which the times of protobuf end."""
 _REMEDY = "it stays as it is; move it away to keep it, or delete it with `wattwise spool drop`"
 
 
@@ -122,7 +117,7 @@ class TrialRecord:
         if head.get("version") != _VERSION:
             raise ValueError("has another version")
         server, launch_id = _server(head["server"]), _text(head["launch_id"])
-        number, size = _within(head["trial_number"], 0, _MOST), _within(head["batch_size"], 1, _MOST)
+        number, size = _within(head["trial_number"], 0, MAX_INT32), _within(head["batch_size"], 1, MAX_INT32)
         record = cls(server, _message(head["job"], v1.JobSpec()), launch_id, number, size, _time(head["start_time"]))
         if "base" in head:
             record.base, record.spare_id = _message(head["base"], v1.Measurement()), _text(head["spare_id"])
@@ -138,7 +133,7 @@ class TrialRecord:
         if "result" in document:
             self.add(_message(document["result"], v1.TrainingResult()), _time(document["time"]))
         elif "left_out" in document:
-            self.leave_out(_within(document["left_out"], 0, _MOST))
+            self.leave_out(_within(document["left_out"], 0, MAX_INT32))
         elif "refusal" in document:
             self.refusal = str(document["refusal"])
         elif "end_reason" in document:
@@ -169,7 +164,8 @@ class TrialRecord:
         while self.results and self.results[-1][0].measurement.epoch >= result.measurement.epoch:
             self.results.pop()
         self.results.append((result, at))
-        del self.results[:-_MAX_RESULTS]
+        # One import delivers no more.
+        del self.results[:-MAX_MEASUREMENTS]
         self.end_reason = v1.END_REASON_UNSPECIFIED
 
     def leave_out(self, epoch: int) -> None:
@@ -585,7 +581,7 @@ def _within(value: object, least: int, most: int) -> int:
 
 
 def _time(value: object) -> float:
-    if not is_number(value) or not 0 <= value < _LATEST:
+    if not is_number(value) or not 0 <= value < LAST_SECOND + 1:
         raise ValueError(f"has {value!r:.80} in place of a time in seconds since 1970")
     return float(value)
 

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import ResumeError
+from wattwise.rules import LAST_SECOND, MAX_INT32
 from wattwise.spec import enum_constant
 
 _VERSION = 1
-_LATEST = 253_402_300_799 * 10**9
-"""The end of the year 9999, in which the times of protobuf end."""
 
 _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new trial"
 
@@ -116,7 +115,7 @@ class SavedTrial(NamedTuple):
             _string(state, "launch_id"),
             integer_in(state, "trial_number"),
             integer_in(state, "batch_size"),
-            integer_in(state, "start_time_nanoseconds", _LATEST),
+            integer_in(state, "start_time_nanoseconds", LAST_SECOND * 10**9),
             Progress(integer_in(state, "epoch"), sum_in(state, "time_seconds"), sum_in(state, "energy_joules")),
         )
 
@@ -210,7 +209,7 @@ def _string(state: Mapping[str, object], name: str) -> str:
     return value
 
 
-def integer_in(state: Mapping[str, object], name: str, most: int = 2**31 - 1) -> int:
+def integer_in(state: Mapping[str, object], name: str, most: int = MAX_INT32) -> int:
     """An integer of a state, 0 or more.
 
     Raises:
