@@ -133,7 +133,7 @@ def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples])
     yield Figure("import and first call ÷ a bare grpcio client's", first, 1.15)
     launch = ratio(found, "optimizer", lambda baseline: baseline["bare_trial"])
     yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
-    imports = samples["imports"] = trainer_pays["imports"]
+    processes = samples["processes"] = trainer_pays["processes"]
     calls = samples["in_trainer"] = trainer_pays["calls"]
     for name, kind, floor, target in (
         ("import wattwise, CPU time beyond import grpc", "package", "grpc", 40),
@@ -141,9 +141,13 @@ def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples])
         ("the same beyond grpc and the stubs", "optimizer", "stubs", None),
         ("wattwise --help, CPU time beyond an empty parser's", "help", "argparse", 40),
         ("wattwise --version, the same", "version", "argparse", 40),
-        ("wattwise jobs list --help, CPU time beyond importing the client", "jobs list", "client", None),
+        ("wattwise jobs list --help, CPU time beyond importing the client", "jobs list --help", "client", None),
     ):
-        yield Figure(name, 1e3 * (median(imports[kind]) - median(imports[floor])), target, unit="ms")
+        yield Figure(name, 1e3 * (median(processes[kind]) - median(processes[floor])), target, unit="ms")
+    for kind, target in (("version", 100), ("help", 150), ("jobs list", 250)):
+        words = kind if " " in kind else f"--{kind}"
+        yield Figure(f"wattwise {words}, CPU time", 1e3 * median(processes[kind]), target, unit="ms")
+        yield Figure("the same ÷ python -c pass", ratio(processes, kind, lambda baseline: baseline["pass"]))
     yield Figure("on_evaluate", 1e3 * median(calls["on_evaluate"]), 4, unit="ms")
 
 

@@ -57,11 +57,24 @@ def test_command_line_loads_no_libraries(words: str) -> None:
     assert not {"grpc", "google.protobuf", "numpy", "importlib.metadata", "wattwise.errors"} & loaded
 
 
+@pytest.mark.parametrize("words", ["--version", "--help", ""])
+def test_version_and_help_load_only_the_parser(words: str) -> None:
+    """The version and the list of commands load the parser alone, and no slow part of the standard library."""
+    loaded = _loaded_by(words)
+    assert {name for name in loaded if name.startswith("wattwise")} == {
+        "wattwise",
+        *(f"wattwise.{name}" for name in ("commands", "commands.main", "commands.parsing", "streams", "variables")),
+    }
+    assert not {"asyncio", "dataclasses", "inspect", "json", "logging", "ssl"} & loaded
+
+
 def test_command_that_lists_jobs_needs_no_trainer() -> None:
     """`wattwise jobs` loads the client and the tables: no monitor, no optimizer, and nothing of the server's."""
     loaded = _loaded_by("jobs list --server 127.0.0.1:1")
     assert "wattwise.rpc.client" in loaded
     unneeded = {"numpy", "rich", "wattwise.monitor.gpu", "wattwise.training.optimizer", "wattwise.commands.savings"}
+    # It takes as long as all tables, and only --json needs it.
+    unneeded.add("google.protobuf.json_format")
     assert not unneeded & loaded
     assert not any(name.startswith("wattwise_") for name in loaded)
 

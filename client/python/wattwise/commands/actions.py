@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeAlias
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from wattwise import v1
@@ -98,6 +97,9 @@ def whole_number(text: str) -> int | None:
 
 def plain(message: Message) -> dict[str, Any]:
     """The message as JSON objects, including fields that are zero."""
+    # Imported here because tables do not need it.
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
+
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
