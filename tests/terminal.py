@@ -27,9 +27,12 @@ def on_terminal(
     environment: Mapping[str, str] | None = None,
     missing: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """The exit status of `wattwise`, and all that it wrote to the terminal, stderr too, with line feeds alone."""
+    """Returns the exit status of `wattwise`, and all that it wrote to the terminal, stderr too, with line feeds alone.
+
+    Headings are not bold unless `environment` has another NO_COLOR.
+    """
     ours, theirs = pty.openpty()
-    surroundings = {**os.environ, "COLUMNS": str(columns), **(environment or {})}
+    surroundings = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         process = _started(words, missing, theirs, surroundings)
         os.close(theirs)

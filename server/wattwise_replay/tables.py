@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from wattwise.commands.columns import Column, drawn, print_text, terminal_width, width_of
+from wattwise.presentation.terminal import Column, fitted, print_text, terminal_width, width_of
 from wattwise_server.cost import unit_of, with_unit
 
 from wattwise_replay.belief import Snapshot
@@ -90,8 +90,7 @@ class Table:
         yield block
 
     def _size(self, place: int) -> int:
-        """Returns the width of a column whose heading is broken."""
-        return max(map(width_of, (*self._names[place].split(), *(row[place] for row in self._rows))), default=0)
+        return max(map(width_of, (self._names[place], *(row[place] for row in self._rows))))
 
     def _block(self, key: int, block: Sequence[int], width: int) -> Iterator[str]:
         left = self._size(key)
@@ -102,9 +101,9 @@ class Table:
                 text = f"{_padded(row[key], left, self._rights[key])}  {row[block[0]]}"
                 yield textwrap.fill(text, width, subsequent_indent=" " * (left + 2))
             return
-        table = drawn([self._column(place) for place in (key, *block)], self._rows, width, whole=True)
-        yield from table.heading
-        for row, line in zip(self._rows, table.body, strict=True):
+        heading, *lines = fitted([self._column(place) for place in (key, *block)], self._rows).lines()
+        yield heading
+        for row, line in zip(self._rows, lines, strict=True):
             if self._grouped and row[0]:
                 yield row[0]
             yield line

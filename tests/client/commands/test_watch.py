@@ -202,7 +202,7 @@ def test_heading_of_the_jobs(running: int, heading: str) -> None:
     for number in range(2):
         summary = v1.JobSummary(num_running_trials=int(number < running))
         table.take(v1.JobListing(job=v1.Job(spec=v1.JobSpec(job_id=f"job-{number}")), summary=summary))
-    assert next(iter(table.lines(80, 10))) == f"{heading} running trials"
+    assert next(iter(table.drawn(80, 10))) == f"{heading} running trials"
 
 
 def test_age_of_a_report_without_its_time() -> None:

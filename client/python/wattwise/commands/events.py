@@ -8,16 +8,9 @@ from itertools import chain
 
 from wattwise import v1
 from wattwise.commands.actions import add_jobs, newer_calls, plain, print_json
-from wattwise.commands.columns import (
-    Column,
-    add_table_options,
-    arrange,
-    numbers,
-    print_table,
-    print_text,
-    table_options,
-)
+from wattwise.commands.rows import add_table_options, arrange, print_table, table_options
 from wattwise.presentation.quantities import exact_moment, moment
+from wattwise.presentation.terminal import Column, numbers, print_text
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.spec import enum_name

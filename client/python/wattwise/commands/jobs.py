@@ -102,7 +102,7 @@ class JobsCommand:
             WattwiseError: the server refuses or is away.
         """
         from wattwise.commands.actions import near_ids  # noqa: PLC0415 - imported with the action anyway
-        from wattwise.commands.columns import unused_options  # noqa: PLC0415 - likewise
+        from wattwise.commands.rows import unused_options  # noqa: PLC0415 - likewise
         from wattwise.rpc.answers import shown_from  # noqa: PLC0415 - likewise
         from wattwise.rpc.client import Client  # noqa: PLC0415 - `wattwise jobs --help` calls no server
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from wattwise.commands.actions import add_id, plain, positive, print_json
-from wattwise.commands.columns import add_table_options, arrange, table_options
+from wattwise.commands.rows import add_table_options, arrange, table_options
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, print_jobs, print_trials
 from wattwise.presentation.states import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.rpc.client import Client

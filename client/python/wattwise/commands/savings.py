@@ -9,19 +9,9 @@ from typing import Literal, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.actions import add_jobs, newer_calls, plain, print_json
-from wattwise.commands.columns import (
-    Column,
-    Mark,
-    add_table_options,
-    arrange,
-    numbers,
-    print_table,
-    print_text,
-    table_options,
-    unused_without_rows,
-)
 from wattwise.commands.main import complain
-from wattwise.commands.tables import Figures, print_facts
+from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_without_rows
+from wattwise.commands.tables import Figures
 from wattwise.errors import UnsupportedCallError
 from wattwise.presentation.quantities import (
     ESTIMATE_NOTE,
@@ -48,6 +38,7 @@ from wattwise.presentation.sentences import (
     total_answer,
 )
 from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of, monitors
+from wattwise.presentation.terminal import Column, Mark, numbers, print_facts, print_text
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED

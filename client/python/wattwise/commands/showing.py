@@ -10,10 +10,10 @@ from urllib.parse import quote, urlsplit
 
 from wattwise import v1
 from wattwise.commands.actions import add_id, add_trial_number, plain, print_json
-from wattwise.commands.columns import Column, add_table_options, numbers, print_table, table_options
 from wattwise.commands.main import complain, say
+from wattwise.commands.rows import add_table_options, print_table, table_options
 from wattwise.commands.savings import figures_of
-from wattwise.commands.tables import print_facts, print_job
+from wattwise.commands.tables import print_job
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import (
     COMPUTED_NOTE,
@@ -28,6 +28,7 @@ from wattwise.presentation.quantities import (
     watts_per_gpu,
 )
 from wattwise.presentation.states import JobTrial, direction, lease, result, trial_origin
+from wattwise.presentation.terminal import Column, numbers, print_facts
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED

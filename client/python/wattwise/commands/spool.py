@@ -13,21 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattwise.commands.actions import add_yes, print_json, refusal
-from wattwise.commands.columns import (
-    Column,
-    add_table_options,
-    arrange,
-    numbers,
-    print_table,
-    table_options,
-    unused_options,
-)
 from wattwise.commands.main import complain, say
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.parsing import sentence
+from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_options
 from wattwise.files import FileError
 from wattwise.presentation.quantities import age
 from wattwise.presentation.states import end_reason
+from wattwise.presentation.terminal import Column, numbers
 from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED

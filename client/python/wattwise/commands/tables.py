@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.columns import Column, Mark, TableOptions, numbers, print_table, print_text
+from wattwise.commands.rows import TableOptions, print_table
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import (
     COMPUTED_MARK,
@@ -54,6 +54,7 @@ from wattwise.presentation.states import (
     warning_name,
     with_uncounted,
 )
+from wattwise.presentation.terminal import Column, Mark, numbers, print_facts, print_text
 from wattwise.spec import enum_name, gpus_text, policy_name
 
 if TYPE_CHECKING:
@@ -98,14 +99,6 @@ def print_job(
     for state in details.batch_size_states:
         if state.pinned or not may_be_chosen(state):
             print_text(f"{state.batch_size}: {state.reason}", 2)
-
-
-def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Texts with their names in front, one below the other, without empty ones."""
-    facts = [(name, text) for name, text in facts if text]
-    indent = max(len(name) for name, _ in facts) + 2
-    for name, text in facts:
-        print_text(f"{name:{indent}}{text}", indent)
 
 
 class _BatchSize(NamedTuple):

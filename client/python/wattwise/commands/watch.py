@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
 from wattwise.commands.actions import add_jobs, newer_calls, plain
-from wattwise.commands.columns import Column, Mark, Row, drawn, live_console
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
@@ -33,6 +32,7 @@ from wattwise.presentation.states import (
     mark_of,
     metric_of,
 )
+from wattwise.presentation.terminal import Column, Mark, Row, fitted, live_console
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
@@ -41,8 +41,7 @@ from wattwise.streams import printable
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
-    from rich.console import Console
-    from rich.text import Text
+    from rich.console import Console, RenderableType
 
 _MOST_LOOKUPS = 50
 """If more jobs change within a second, all running ones are read again."""
@@ -358,7 +357,7 @@ class _Table(Protocol):
     def take(self, change: _News) -> None:
         """Takes a change."""
 
-    def lines(self, width: int, height: int) -> Iterable[str]:
+    def drawn(self, width: int, height: int) -> Iterable[RenderableType]:
         """Draws the table with at most so many rows."""
 
 
@@ -380,7 +379,7 @@ class _TrialTable:
         running = v1.TRIAL_STATUS_RUNNING
         return sorted(self._trials.values(), key=lambda each: (each.status != running, -each.id.trial_number))
 
-    def lines(self, width: int, height: int) -> Iterable[str]:
+    def drawn(self, width: int, height: int) -> Iterable[RenderableType]:
         job, spec = self._job, self._job.spec
         sign = ">=" if higher_is_better(spec) else "<="
         target = f"metric {sign} {spec.target.value:g}"
@@ -391,7 +390,7 @@ class _TrialTable:
             text = printable(f"warning: {warning}")
             yield text if len(text) <= width else f"{text[: width - 1]}…"
         rows = [JobTrial(job, trial) for trial in self._newest()]
-        yield from _lines_of(_TRIAL_TABLE, rows, width, height, _TRIAL_MARKS) if rows else ("no trials",)
+        yield from _table_of(_TRIAL_TABLE, rows, width, height, _TRIAL_MARKS) if rows else ("no trials",)
 
 
 class _JobTable:
@@ -417,21 +416,21 @@ class _JobTable:
             ),
         )
 
-    def lines(self, width: int, height: int) -> Iterable[str]:
+    def drawn(self, width: int, height: int) -> Iterable[RenderableType]:
         rows = self._by_activity()
         running = sum(bool(row.summary.num_running_trials) for row in rows)
         yield f"{running or 'no'} {'job has' if running == 1 else 'jobs have'} running trials"
-        yield from _lines_of(_JOB_TABLE, rows, width, height, (SAVINGS_ESTIMATES,)) if rows else ()
+        yield from _table_of(_JOB_TABLE, rows, width, height, (SAVINGS_ESTIMATES,)) if rows else ()
 
 
-def _lines_of(
+def _table_of(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, height: int, marks: Sequence[Mark[Row]]
-) -> Iterator[str]:
-    """The lines of a table with at most so many rows and notes."""
-    table = drawn(columns, rows[:height], width, marks=marks)
+) -> Iterator[RenderableType]:
+    """Yields a table with at most so many rows and notes, then its notes."""
+    table = fitted(columns, rows[:height], marks=marks, width=width, breaks=True)
     if table.notes:
-        table = drawn(columns, rows[: max(1, height - len(table.notes))], width, marks=marks)
-    yield from (*table.heading, *table.body, *table.notes)
+        table = fitted(columns, rows[: max(1, height - len(table.notes))], marks=marks, width=width, breaks=True)
+    yield from (table.rich(), *table.notes)
 
 
 def _of(
@@ -506,19 +505,20 @@ class _Screen:
                     self._status = ""
             self._table.take(change)
 
-    def drawn(self) -> Text:
-        """What the terminal shows now."""
-        from rich.text import Text  # noqa: PLC0415 - not installed with the bare package
+    def drawn(self) -> RenderableType:
+        """Returns what the terminal shows now."""
+        from rich.console import Group  # noqa: PLC0415 - not installed with the bare package
+        from rich.text import Text  # noqa: PLC0415 - likewise
 
         width, height = self._console.size
         with self._lock:
             # Below and above the rows: the state, the heading, the status, and the line of the cursor.
-            lines = [
-                *self._table.lines(width, max(1, height - 7)),
+            parts = [
+                *self._table.drawn(width, max(1, height - 7)),
                 *([printable(self._status)] if self._status else ()),
             ]
         # Job ids come from users: "[red]" in one is text.
-        return Text("\n".join(lines))
+        return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
 
     @contextmanager
     def display(self) -> Iterator[Show]:

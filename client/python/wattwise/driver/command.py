@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from wattwise.commands.columns import print_text
 from wattwise.commands.main import complain
 from wattwise.commands.options import credentials_of
 from wattwise.driver.folder import OWN_SERVER, RunFolder
@@ -30,6 +29,7 @@ from wattwise.errors import (
 from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
 from wattwise.presentation.sentences import answer
+from wattwise.presentation.terminal import print_text
 from wattwise.rpc.address import check_address
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.columns import Column, Mark, drawn, live_console, numbers
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
 from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
@@ -23,11 +22,12 @@ from wattwise.presentation.quantities import (
     joules,
 )
 from wattwise.presentation.states import trial_result
+from wattwise.presentation.terminal import Column, Mark, fitted, live_console, numbers
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.live import Live
-    from rich.text import Text
 
 _MOST_SHOWN = 2**20
 """Bytes of the command's output that are shown at once."""
@@ -178,15 +178,15 @@ class Board:
         if self._live is not None:
             self._live.update(self._table(self._live.console.width))
 
-    def _table(self, width: int) -> Text:
-        from rich.text import Text  # noqa: PLC0415 - not installed with the bare package
+    def _table(self, width: int) -> RenderableType:
+        from rich.console import Group  # noqa: PLC0415 - not installed with the bare package
+        from rich.text import Text  # noqa: PLC0415 - likewise
 
-        table = drawn(_TABLE, self._rows[-_ROWS:], width, marks=_MARKS)
+        table = fitted(_TABLE, self._rows[-_ROWS:], marks=_MARKS, width=width, breaks=True)
         elapsed = f", running for {duration(time.monotonic() - self._began)}" if self._output else ""
         status = (f"{self._status}{elapsed}",) if self._status else ()
-        lines = (f"run {printable(self._job_id)}", *table.heading, *table.body, *table.notes, *status)
         # Job ids come from users: "[red]" in one is text.
-        return Text("\n".join(lines))
+        return Group(Text(f"run {printable(self._job_id)}"), table.rich(), *map(Text, (*table.notes, *status)))
 
 
 def _line(record: TrialRecord) -> str:
@@ -228,8 +228,8 @@ def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterato
     mark = estimate_mark(*(record.monitor for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
-    table = drawn(_SUMMARY, [("all trials", *_amounts(_sums(records)))], None)
-    yield from (f"  {line}" for line in (*table.heading, *table.body))
+    table = fitted(_SUMMARY, [("all trials", *_amounts(_sums(records)))])
+    yield from (f"  {line}" for line in table.lines())
     if unknown := sum(record.cost is None for record in records):
         yield f"Not included: {_counted(unknown, 'trial')} of unknown time and energy."
     if mark:

@@ -1,0 +1,319 @@
+"""Tables and texts on a terminal: by `rich` if it is installed, else as plain text; a pipe or a file gets plain text.
+
+A table is a sequence of `Column`s; its rows are any objects that the columns' functions read. On a terminal the least
+important columns are left out until the table fits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from wattwise.presentation.quantities import age, duration, energy, joules
+from wattwise.streams import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Row = TypeVar("Row")
+
+KEY = 0
+"""The priority of the column that names a row."""
+_KEPT = 4
+"""Up to this priority, columns stay while a long key can be folded."""
+_LEAST_KEY = 10
+_LEAST_TEXT = 30
+"""Columns for a text on a narrow terminal."""
+_GAP = 2
+_UNITS: Mapping[Callable[[float], str], str] = {joules: "joules", energy: "joules", duration: "seconds", age: "seconds"}
+"""The units of the numbers that these functions write as texts."""
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table.
+
+    Attributes:
+        name: Its heading, by which --columns and --sort know it; spaces are typed as hyphens or underscores there.
+        text: Returns the text of a row's cell.
+        right: Whether it is aligned to the right.
+        priority: Columns with the highest number are left out first on a narrow terminal, `KEY` never.
+        exact: Returns the value of a row's cell for scripts, if that is not the text.
+        order: Returns what rows are sorted by; None is sorted last. Without it, rows are sorted by the text.
+        unit: The unit of the exact values.
+    """
+
+    name: str
+    text: Callable[[Row], str]
+    right: bool = False
+    priority: int = KEY
+    exact: Callable[[Row], str] | None = None
+    order: Callable[[Row], Any] | None = None
+    unit: str = ""
+
+    @property
+    def option(self) -> str:
+        """The name as it is typed."""
+        return self.name.replace(" ", "-")
+
+    @property
+    def field(self) -> str:
+        """The name for scripts, with the unit, such as "min_cost_joules"."""
+        return "_".join(filter(None, (*self.name.split(), self.unit)))
+
+
+def numbers(
+    name: str,
+    value: Callable[[Row], Any],
+    text: Callable[[Any], str] = str,
+    *,
+    priority: int = KEY,
+    unit: str = "",
+) -> Column[Row]:
+    """Returns a right-aligned column of numbers, which are the exact values. The cell of a row without one is empty.
+
+    Args:
+        name: As of `Column`.
+        value: Returns the number of a row, by which rows are sorted; None without one.
+        text: Returns the text of a number.
+        priority: As of `Column`.
+        unit: As of `Column`; without it, the unit that the text has.
+    """
+
+    def shown(row: Row, text: Callable[[Any], str]) -> str:
+        return "" if (number := value(row)) is None else text(number)
+
+    return Column(
+        name,
+        lambda row: shown(row, text),
+        right=True,
+        priority=priority,
+        exact=lambda row: shown(row, str),
+        order=value,
+        unit=unit or _UNITS.get(text, ""),
+    )
+
+
+@dataclass(frozen=True)
+class Mark(Generic[Row]):
+    """What is said once about cells, such as that they are estimates.
+
+    Attributes:
+        columns: The names of the columns that it is about.
+        suffix: Returns what is said of a row's cells, such as " (estimate)"; empty if nothing is.
+        sign: Precedes a cell if only some rows are marked.
+        some: What the sign marks.
+        every: By suffix, the note below a table whose rows all have this one; their cells have no sign.
+    """
+
+    columns: Sequence[str]
+    suffix: Callable[[Row], str]
+    sign: str
+    some: str
+    every: Mapping[str, str]
+
+
+class Table(NamedTuple):
+    """A table of texts.
+
+    Attributes:
+        columns: Its columns.
+        widths: Their widths on a terminal or in a pipe.
+        cells: The texts of its rows.
+        notes: Sentences that explain marks.
+    """
+
+    columns: Sequence[Column[Any]]
+    widths: Sequence[int]
+    cells: Sequence[Sequence[str]]
+    notes: Sequence[str]
+
+    def lines(self, *, headers: bool = True) -> Iterator[str]:
+        """Yields its lines as plain text: one for each row, with aligned columns."""
+        names = [column.name for column in self.columns]
+        for row in (names, *self.cells) if headers else self.cells:
+            padded = []
+            for text, width, column in zip(row, self.widths, self.columns, strict=True):
+                space = " " * (width - width_of(text))
+                padded.append(space + text if column.right else text + space)
+            yield (" " * _GAP).join(padded).rstrip()
+
+    def rich(self, *, headers: bool = True) -> RenderableType:
+        """Returns it for `rich`, which breaks headings and folds keys. Texts are shown as they are, without markup."""
+        from rich.table import Table as RichTable  # noqa: PLC0415 - not installed with the bare package
+        from rich.text import Text  # noqa: PLC0415 - likewise
+
+        style = "" if os.environ.get("NO_COLOR") else "bold"
+        found = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=headers, header_style=style)
+        for column, width in zip(self.columns, self.widths, strict=True):
+            heading = Text(column.name)
+            found.add_column(
+                heading,
+                justify="right" if column.right else "left",
+                width=width,
+                overflow="fold",
+                vertical="bottom",
+            )
+        for row in self.cells:
+            found.add_row(*map(Text, row))
+        return found
+
+
+def fitted(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    *,
+    marks: Sequence[Mark[Row]] = (),
+    width: int | None = None,
+    breaks: bool = False,
+) -> Table:
+    """Returns a table with the columns that fit.
+
+    Args:
+        columns: All columns, in their order.
+        rows: What the columns read.
+        marks: What is said once about cells.
+        width: The columns of the terminal; None to leave none out.
+        breaks: Whether headings and keys are broken, as `rich` does.
+    """
+    cells, notes = _cells(columns, rows, marks)
+    texts = [max((width_of(row[at]) for row in cells), default=0) for at in range(len(columns))]
+    sizes = [max(size, width_of(column.name)) for size, column in zip(texts, columns, strict=True)]
+    shown = list(range(len(columns)))
+    if width is not None and _total(sizes, shown) > width:
+        words = [max(map(width_of, column.name.split()), default=0) for column in columns]
+        least = list(map(max, texts, words)) if breaks else list(sizes)
+        shown = _shown(columns, least, width)
+        if breaks and _total(sizes, shown) > width:
+            for at in shown:
+                if columns[at].priority == KEY:
+                    least[at] = min(sizes[at], least[at] + max(0, width - _total(least, shown)))
+            sizes = least
+    return Table(
+        [columns[at] for at in shown], [sizes[at] for at in shown], [[row[at] for at in shown] for row in cells], notes
+    )
+
+
+def _shown(columns: Sequence[Column[Any]], sizes: list[int], width: int) -> list[int]:
+    """Returns the places of the columns that fit, some of them only if keys are folded, which `sizes` then say."""
+    shown = list(range(len(columns)))
+    for kept in (_KEPT, KEY):
+        while _total(sizes, shown) > width and (others := [at for at in shown if columns[at].priority > kept]):
+            shown.remove(max(others, key=lambda at: columns[at].priority))
+        if _total(sizes, shown) > width:
+            for at, column in enumerate(columns):
+                sizes[at] = min(sizes[at], _LEAST_KEY) if column.priority == KEY else sizes[at]
+    return shown
+
+
+def _total(sizes: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(sizes[at] for at in shown) + _GAP * (len(shown) - 1)
+
+
+def _cells(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], marks: Sequence[Mark[Row]]
+) -> tuple[list[list[str]], list[str]]:
+    """Returns the texts of all cells with their marks, and the notes that explain these."""
+    texts = [[printable(column.text(row)) for column in columns] for row in rows]
+    notes = []
+    for mark in marks:
+        places = [place for place, column in enumerate(columns) if column.name in mark.columns]
+        filled = [(cells, place, mark.suffix(row)) for cells, row in zip(texts, rows, strict=True) for place in places]
+        filled = [(cells, place, suffix) for cells, place, suffix in filled if cells[place]]
+        suffixes = {suffix for _, _, suffix in filled}
+        if not suffixes - {""}:
+            continue
+        if len(suffixes) == 1:
+            notes.append(mark.every[suffixes.pop()])
+            continue
+        notes.append(f"{mark.sign} marks {mark.some}.")
+        for cells, place, suffix in filled:
+            if suffix:
+                cells[place] = mark.sign + cells[place]
+    return texts, notes
+
+
+def print_rows(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    *,
+    marks: Sequence[Mark[Row]] = (),
+    whole: bool = False,
+    headers: bool = True,
+) -> Table:
+    """Prints a table without its notes, and returns it.
+
+    Args:
+        columns: Its columns.
+        rows: What they read.
+        marks: What is said once about cells.
+        whole: Whether no column is left out on a terminal.
+        headers: Whether the names of the columns are shown.
+    """
+    width = terminal_width()
+    console = None if width is None else _console()
+    table = fitted(columns, rows, marks=marks, width=None if whole else width, breaks=console is not None)
+    if console is None or whole:
+        for line in table.lines(headers=headers):
+            print(line)  # noqa: T201 - the command's answer
+    else:
+        console.print(table.rich(headers=headers))
+    return table
+
+
+def print_text(text: str, indent: int) -> None:
+    """Prints a line, which a terminal gets as several lines that are indented after the first."""
+    text, width = printable(text), terminal_width()
+    if width is not None:
+        width = max(width, indent + _LEAST_TEXT)
+        # The spaces behind a name are those of a column.
+        text = textwrap.fill(
+            text,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+    print(text)  # noqa: T201 - the command's answer
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Prints texts with their names in front, one below the other, without empty ones."""
+    filled = [(name, text) for name, text in facts if text]
+    indent = max(len(name) for name, _ in filled) + _GAP
+    for name, text in filled:
+        print_text(f"{name:{indent}}{text}", indent)
+
+
+def terminal_width() -> int | None:
+    """Returns the columns of the terminal, or $COLUMNS; None if the output goes to a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def live_console() -> Console | None:
+    """Returns a console for a display that is drawn again; None without `rich` or a terminal that can do so."""
+    console = _console() if sys.stdout.isatty() else None
+    return console if console is not None and console.is_terminal and not console.is_dumb_terminal else None
+
+
+def _console() -> Console | None:
+    try:
+        from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
+    except ModuleNotFoundError:
+        return None
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def width_of(text: str) -> int:
+    """Returns the columns that a text takes on a terminal; a Chinese, Japanese or Korean character takes two."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in {"W", "F"} for character in text)
+    return len(text) + wide - sum(unicodedata.category(character) in {"Mn", "Me"} for character in text)
