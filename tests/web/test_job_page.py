@@ -111,11 +111,11 @@ def test_the_cheapest_batch_size_has_its_expected_cost(
 
 def test_a_requested_launch_is_not_the_search_s(own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer) -> None:
     """A requested baseline says who chose it, before and after it; a trial that the search chose says so, too."""
-    assert ">Chosen by the search: knowledge gradient.<" in job_page(own_web, lucky.job_id).text
+    assert ">Chosen by the search: knowledge_gradient.<" in job_page(own_web, lucky.job_id).text
     grpc_server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=lucky.job_id, request_id=new_id()))
     (card,) = re.findall(r'<section class="now".*?</section>', job_page(own_web, lucky.job_id).text, re.DOTALL)
     assert ">Set by a person.<" in card
-    assert "knowledge gradient" not in card
+    assert "knowledge_gradient" not in card
     trial = lucky.run(60.0)
     address = {"job": lucky.job_id, "number": str(trial.id.trial_number)}
     assert facts_of(own_web.get("/trial", params=address))["Chosen"] == "by a person"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattwise import v1
-from wattwise.presentation.quantities import percent, step_energy
+from wattwise.presentation.quantities import PLUS_MINUS, percent, step_energy
 from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import may_be_chosen, status_name
 
@@ -88,8 +88,8 @@ def expected_costs(
     for value in sorted(values, key=lambda value: -value["chance"])[labels:]:
         value["label"] = ""
     caption = (
-        "What a model is expected to cost with each batch size, failures included, ± one standard deviation. The "
-        "percentage is the chance of being next; a hollow symbol is a batch size that may not be chosen now."
+        f"What a model is expected to cost with each batch size, failures included; {PLUS_MINUS} The percentage is the "
+        "chance of being next; a hollow symbol is a batch size that may not be chosen now."
     )
     if any(value["above"] for value in values):
         caption += " A grey arrow: it goes on above the chart; the table has all values."

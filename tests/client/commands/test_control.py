@@ -238,13 +238,13 @@ def test_trials_with_warnings_are_marked(ask: Ask, trainer: Trainer) -> None:
     assert "metric out of range" not in row(shown, "2")
 
 
-@pytest.mark.parametrize("policy", ["pruning-gts", "gts", "knowledge-gradient"])
+@pytest.mark.parametrize("policy", ["pruning_gts", "gts", "knowledge-gradient"])
 def test_policy(ask: Ask, trainer: Trainer, policy: str) -> None:
     """A policy is set by its short name."""
-    words = policy.replace("-", " ")
+    name = policy.replace("-", "_")
     answer = ask("jobs", "set-policy", trainer.job_id, policy)
-    assert answer.startswith(f"{trainer.job_id} has the policy {words}")
-    assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", words]
+    assert answer.startswith(f"{trainer.job_id} has the policy {name}")
+    assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", name]
 
 
 def test_parameters_of_a_policy(ask: Ask, refused: Ask, trainer: Trainer) -> None:
@@ -279,7 +279,7 @@ def test_exclusion_of_a_trial_from_before_a_reset(ask: Ask, trainer: Trainer) ->
 def test_policy_as_the_protos_spell_it(ask: Ask, trainer: Trainer, spelling: str) -> None:
     """The name in the protos is accepted too, in any case."""
     answer = ask("jobs", "set-policy", trainer.job_id, spelling)
-    assert answer.startswith(f"{trainer.job_id} has the policy pruning gts.")
+    assert answer.startswith(f"{trainer.job_id} has the policy pruning_gts.")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerS
     listed, shown = ask("jobs", "list"), ask("jobs", "show", trainer.job_id)
     trials = ask("jobs", "trials", trainer.job_id)
     assert row(listed, trainer.job_id)[1:4] == ["idle", "16", "8, 16, 32, 64"]
-    assert row(shown, "policy") == ["policy", "knowledge gradient"]
+    assert row(shown, "policy") == ["policy", "knowledge_gradient"]
     assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
     assert not any(line.startswith("stage") for line in shown.splitlines())
     assert row(trials, "1")[:5] == ["1", "16", "reached", "search", "decided"]
@@ -253,7 +253,7 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.run(1000)
     trainer.run(3000)
     shown = ask("jobs", "show", trainer.job_id, "--wide")
-    assert row(shown, "policy") == ["policy", "pruning gts (num_pruning_rounds 0, seed 1)"]
+    assert row(shown, "policy") == ["policy", "pruning_gts (num_pruning_rounds 0, seed 1)"]
     assert row(shown, "stage") == ["stage", "bandit"]
     assert row(shown, "stopped early") == ["stopped early", "above 5 times the cost of the cheapest trial"]
     assert row(shown, "16", "observations")[-4:] == ["2", "2.00 kJ", "707 J", "1.00 kJ"]
@@ -337,7 +337,8 @@ def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
         ["128", "out", "of", "memory", "0", "0", "1", "0", "unknown"],
         ["256", "out", "of", "memory", "0", "0", "0", "0", "unknown"],
     ]
-    reasons = [line for line in shown[table + 6 :] if not line.startswith(" ")]
+    assert shown[table + 6] == "± is one standard deviation of what is known of the expected cost."
+    reasons = [line for line in shown[table + 7 :] if not line.startswith(" ")]
     assert [line.split(":")[0] for line in reasons] == ["16", "32", "128", "256"]
 
 

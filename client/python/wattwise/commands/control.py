@@ -28,9 +28,6 @@ from wattwise.rpc.client import Client
 from wattwise.rules import MAX_INT32
 from wattwise.spec import policy_spec
 
-_POLICIES = {name.replace("_", "-"): name for name in POLICIES}
-"""The policies by their names on the command line, such as "pruning-gts"."""
-
 
 def add_reset(parser: argparse.ArgumentParser) -> None:
     """Declares `reset`."""
@@ -97,7 +94,7 @@ def add_baseline(parser: argparse.ArgumentParser) -> None:
 def add_set_policy(parser: argparse.ArgumentParser) -> None:
     """Declares `set-policy`."""
     _add(parser, _set_policy)
-    parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
+    parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(POLICIES)}")
     window = "number of newest trials that count: of the job, or of each batch size; 0: all"
     parser.add_argument("--window-size", type=_window, metavar="N", help=window)
 
@@ -131,11 +128,12 @@ _Answer: TypeAlias = (
 
 
 def _policy(text: str) -> Policy:
-    """A policy by its name, in any case, with hyphens or underscores: "pruning-gts" or "pruning_gts"."""
-    found = _POLICIES.get(text.lower().replace("_", "-"))
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a policy; use one of {', '.join(_POLICIES)}")
-    return found
+    """Returns the policy of a name, which may be typed in any case and with hyphens."""
+    name = text.lower().replace("-", "_")
+    for policy in POLICIES:
+        if policy == name:
+            return policy
+    raise argparse.ArgumentTypeError(f"{text!r} is not a policy; use one of {', '.join(POLICIES)}")
 
 
 def _every(text: str) -> int:

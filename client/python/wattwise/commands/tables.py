@@ -12,6 +12,7 @@ from wattwise.presentation.quantities import (
     COMPUTED_MARK,
     COMPUTED_NOTE,
     ESTIMATE_NOTE,
+    PLUS_MINUS,
     age,
     duration,
     energy_of,
@@ -95,7 +96,9 @@ def print_job(
     print()  # noqa: T201 - the command's answer
     mark = mark_of(job)
     more = _wide_columns(details, mark, figures.factors) if wide else ()
-    print_table((*_batch_size_columns(mark), *more), rows, TableOptions(wide=wide))
+    deviations = any(row.state.HasField("expected_cost_deviation") for row in rows)
+    notes = [PLUS_MINUS] if deviations else []
+    print_table((*_batch_size_columns(mark), *more), rows, TableOptions(wide=wide), notes=lambda _rows, _names: notes)
     for state in details.batch_size_states:
         if state.pinned or not may_be_chosen(state):
             print_text(f"{state.batch_size}: {state.reason}", 2)

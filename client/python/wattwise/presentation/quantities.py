@@ -120,6 +120,10 @@ def instant(timestamp: Timestamp) -> str:
     return timestamp.ToDatetime(tzinfo=timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+PLUS_MINUS = "± is one standard deviation of what is known of the expected cost."
+"""What ± means on the page and in tables."""
+
+
 def spread(precision: float) -> str:
     """The standard deviation 1/√precision for a precision in 1/joules²; 0 is "unknown"."""
     return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))

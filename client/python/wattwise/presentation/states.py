@@ -95,8 +95,8 @@ def has_stages(spec: v1.JobSpec) -> bool:
 
 
 def policy(spec: v1.JobSpec) -> str:
-    """A policy in words, such as "knowledge gradient"; "unknown" if it is newer than this client."""
-    return policy_name(spec).replace("_", " ") or "unknown"
+    """Returns the name of a policy, as in a job file; "unknown" if it is newer than this client."""
+    return policy_name(spec) or "unknown"
 
 
 def policy_with_parameters(spec: v1.JobSpec) -> str:
