@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +21,7 @@ from wattwise.rules import (
     JobSpec,
     cost,
     identifier_fault,
+    is_kind,
     job_faults,
     path_of,
     reaches_target,
@@ -170,6 +172,38 @@ def test_faults_say_what_to_change() -> None:
     ]
 
 
+def test_faults_of_what_is_missing() -> None:
+    """A missing direction, another number of groups and an unknown policy have faults that say what is possible."""
+    draft = {name: value for name, value in changed({"policy": "newer"}).items() if name != "higher_is_better"}
+    for gpu, groups in ((None, 0), (0, 0), (2, 2)):
+        assert list(job_faults({**draft, "gpu": gpu}, ["gts", "mine"])) == [
+            (
+                "higher_is_better",
+                "is not set, or unknown to this server; use DIRECTION_HIGHER_IS_BETTER or DIRECTION_LOWER_IS_BETTER",
+            ),
+            ("policy", "is not set, or unknown to this server; use one of gts, mine"),
+            ("gpu", f"has {groups} groups; this version trains with exactly one group of equal GPUs"),
+        ]
+
+
+def test_lease() -> None:
+    """A lease of 300 seconds expires 300 seconds later and has three heartbeats; one of 0 never expires."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    spec = with_defaults(changed({}))
+    assert spec.lease_expiry(now) == now + timedelta(seconds=300)
+    assert spec.heartbeat_interval == timedelta(seconds=100)
+    endless = with_defaults(changed({"trial_lease_seconds": 0.0}))
+    assert (endless.lease_expiry(now), endless.heartbeat_interval) == (None, None)
+
+
+def test_kinds_of_monitor() -> None:
+    """The kind of a monitor is a text of 1 to 50 characters that can be shown."""
+    for valid in ("nvml", "wall monitor", "é" * 50):
+        assert is_kind(valid)
+    for wrong in ("", "é" * 51, "a\n", None, 3, b"nvml"):
+        assert not is_kind(wrong)
+
+
 def test_defaults() -> None:
     """A field that is not set has the default of the contract; batch sizes ascend."""
     required = changed({"batch_sizes": (32, 8, 16)})
@@ -240,6 +274,49 @@ def test_paths_and_flat_names_are_inverse() -> None:
         assert flat_name(path) == name
         assert path.startswith("policy.") == (name in PARAMETERS)
     assert flat_name("gpus[0].newer") == "gpu.newer"
+
+
+def test_defaults_are_filled_into_a_message() -> None:
+    """Fields that are set are kept; batch sizes ascend, and only parameters of the policy are filled in."""
+    required: dict[str, Any] = {
+        "job_id": "j",
+        "default_batch_size": 8,
+        "target": v1.Target(value=0.5, direction=v1.DIRECTION_HIGHER_IS_BETTER),
+        "gpus": [v1.GpuGroup(gpu_model="A", count=1, max_power_watts_per_gpu=1.0)],
+    }
+    assert resolved(v1.JobSpec(batch_sizes=[32, 8], **required)) == v1.JobSpec(
+        **required,
+        batch_sizes=[8, 32],
+        eta_knob=0.5,
+        early_stopping=v1.EarlyStopping(cost_bound=v1.EarlyStopping.CostBound(beta_knob=2.0)),
+        max_epochs=100,
+        trial_lease_seconds=300.0,
+        policy=v1.PolicySpec(knowledge_gradient=v1.KnowledgeGradientSpec(window_size=0)),
+    )
+    given: dict[str, Any] = {
+        "job_id_prefix": "j",
+        "batch_sizes": [8],
+        "eta_knob": 0.0,
+        "early_stopping": v1.EarlyStopping(off=v1.EarlyStopping.Off()),
+        "max_epochs": 7,
+        "trial_lease_seconds": 0.0,
+    }
+    policy = v1.PolicySpec(gts=v1.GtsSpec(window_size=7, seed=0))
+    assert resolved(v1.JobSpec(policy=policy, **given, **required)) == v1.JobSpec(
+        **required,
+        **given,
+        policy=v1.PolicySpec(
+            gts=v1.GtsSpec(
+                window_size=7,
+                seed=0,
+                prior_mean=0.0,
+                prior_precision=0.0,
+                num_explorations=2,
+                learn_reward_precision=True,
+                reward_precision=0.0,
+            )
+        ),
+    )
 
 
 @pytest.mark.parametrize("changes", [*RIGHT, {"seed": 3, "higher_is_better": False, "job_id_prefix": "j"}], ids=str)

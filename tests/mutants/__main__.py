@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 STAGE = ROOT / "build/mutants"
 COPY = STAGE / "mutants"
 STAGED = {
+    "wattwise": "client/python/wattwise",
     "wattwise_server": "server/wattwise_server",
     "wattwise_replay": "server/wattwise_replay",
     **{name: name for name in ("docs", "pyproject.toml", "tests")},

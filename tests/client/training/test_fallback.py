@@ -11,9 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
-from wattwise import BatchSizeOptimizer, Client, Credentials, JobSpec, PowerLimitOptimizer, v1
+from wattwise import BatchSizeOptimizer, Client, Credentials, PowerLimitOptimizer, v1
 from wattwise.commands.main import main
-from wattwise.drafts import resolved
 from wattwise.errors import (
     InvalidAddressError,
     InvalidArgumentError,
@@ -35,7 +34,7 @@ from wattwise.training.journal import TrialRecord
 from wattwise.training.spool import Spool
 
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import GPU, JOULES, StepMonitor, epochs, job_spec
+from tests.client.training.script import JOULES, StepMonitor, epochs, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -382,28 +381,6 @@ def test_power_limits_stay(stopped: LiveServer, caplog: pytest.LogCaptureFixture
     power.close()
     bso.close()
     assert len(warnings_of(caplog)) == 1
-
-
-def test_job_is_resolved_as_on_the_server(server: LiveServer) -> None:
-    """Without a server the job has the defaults that the server would fill in."""
-    specs = [
-        JobSpec(job_id_prefix="p", job_id="p-1", batch_sizes=[32, 8], default_batch_size=8, target_metric=0.5, gpu=GPU),
-        JobSpec(
-            job_id_prefix="p",
-            job_id="p-2",
-            batch_sizes=[8],
-            default_batch_size=8,
-            target_metric=0.5,
-            beta_knob="off",
-            seed=0,
-            window_size=7,
-            policy="gts",
-            gpu=GPU,
-        ),
-    ]
-    with Client(server.address) as client:
-        for spec in specs:
-            assert resolved(spec.to_proto()) == client.register_job(spec).job.spec
 
 
 def test_answer_that_does_not_arrive(server: LiveServer) -> None:

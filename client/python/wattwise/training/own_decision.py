@@ -7,9 +7,9 @@ from wattwise.spec import cost, reaches_target
 
 
 def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
-    """The decision while there is no answer of the server: training stops at the target or the last epoch.
+    """Returns the trainer's own decision: training stops at the target or the last epoch.
 
-    The cost bound is known to the server only, so `converged` stays False.
+    Only the server knows the cost bound, so `converged` stays False.
 
     Args:
         spec: the job with all defaults filled in.
