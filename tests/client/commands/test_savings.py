@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import pytest
 from wattwise import v1
 from wattwise.driver.command import savings_claim
@@ -337,55 +335,12 @@ def test_options_of_tables_are_for_all_jobs(refused: Ask, options: Sequence[str]
     assert options[0] in refused("jobs", "savings", "some-job", *options, status=2)
 
 
-class _OldReader(v1.JobReaderServicer):
-    """The calls of an older server, which knows no others and ignores unknown fields."""
-
-    def __init__(self, reader: v1.JobReaderStub) -> None:
-        self._reader = reader
-
-    def GetJob(self, request: v1.GetJobRequest, _context: object) -> v1.GetJobResponse:  # noqa: N802
-        return self._reader.GetJob(request)
-
-    def ListTrials(self, request: v1.ListTrialsRequest, _context: object) -> v1.ListTrialsResponse:  # noqa: N802
-        known = v1.ListTrialsRequest(
-            job_id=request.job_id, page_size=request.page_size, page_token=request.page_token, statuses=request.statuses
-        )
-        return self._reader.ListTrials(known)
-
-
-@pytest.fixture
-def old_server(grpc_server: LiveServer) -> Iterator[str]:
-    """The address of an older server in front of the real one."""
-    server = grpc.server(ThreadPoolExecutor(4))
-    v1.add_JobReaderServicer_to_server(_OldReader(grpc_server.admin), server)  # type: ignore[abstract]
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
-
-
-def test_older_server(ask: Ask, refused: Ask, old_server: str, stub: v1.BatchSizeOptimizerStub) -> None:
-    """With an older server a job is shown without its savings, and the new actions say that it is too old."""
-    trainer = Trainer(stub)
-    for _ in range(3):
-        trainer.run(10.0)
-    shown = ask("jobs", "show", trainer.job_id, "--server", old_server)
-    assert row(shown, "trials") == ["trials", "3"]
-    assert not any(line.startswith("savings") for line in shown.splitlines())
-    for words in (("savings",), ("savings", trainer.job_id), ("events",), ("watch",), ("watch", trainer.job_id)):
-        assert "0.2.0" in refused("jobs", *words, "--server", old_server, status=1)
-
-
-def test_claim_of_a_run(old_server: str, grpc_server: LiveServer, saving: Trainer) -> None:
-    """A run ends with the claim of `jobs savings`; a server that is too old, or away, is no error."""
-    claims = [
-        savings_claim(address, Credentials(), saving.job_id)
-        for address in (grpc_server.address, old_server, "127.0.0.1:1")
-    ]
+def test_claim_of_a_run(grpc_server: LiveServer, saving: Trainer) -> None:
+    """A run ends with the claim of `jobs savings`; a server that is away is no error."""
+    claims = [savings_claim(address, Credentials(), saving.job_id) for address in (grpc_server.address, "127.0.0.1:1")]
     assert "Saved at least 2.58 kJ in 46 deliveries, " in claims[0]
-    assert claims[1] == "unknown: the server is too old for `wattwise jobs savings`"
-    assert claims[2].startswith("unknown: ")
-    assert "127.0.0.1:1" in claims[2]
+    assert claims[1].startswith("unknown: ")
+    assert "127.0.0.1:1" in claims[1]
 
 
 def test_trials_by_end_reason(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

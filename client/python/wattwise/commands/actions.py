@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.commands.main import complain
 from wattwise.commands.parsing import near
-from wattwise.errors import JobNotFoundError, UnsupportedCallError, WattwiseError
+from wattwise.errors import JobNotFoundError, WattwiseError
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_INT32, MAX_PAGE
 from wattwise.streams import MISUSED, printable
@@ -84,19 +84,19 @@ def _job_id(text: str) -> str:
 
 
 def positive(text: str) -> int:
-    """An integer above 0, such as a batch size or a trial number."""
+    """Returns an integer above 0, such as a batch size or a trial number."""
     if (number := whole_number(text)) is None or not 0 < number <= MAX_INT32:
         raise argparse.ArgumentTypeError(f"{text!r} is invalid; use an integer from 1 to {MAX_INT32}")
     return number
 
 
 def whole_number(text: str) -> int | None:
-    """The integer that digits write; None for other texts, and for numbers that no field of the API can have."""
+    """Returns the integer that digits write; None for other texts, and for numbers too large for the API."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """The message as JSON objects, including fields that are zero."""
+    """Returns the message as JSON objects, including fields that are zero."""
     # Imported here because tables do not need it.
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
 
@@ -105,7 +105,7 @@ def plain(message: Message) -> dict[str, Any]:
 
 @contextmanager
 def near_ids(client: Client, job_id: str | None) -> Iterator[None]:
-    """Within the block, the error for a job that does not exist names the job with the nearest id.
+    """Names the job with the nearest id in the error for a job that does not exist.
 
     Raises:
         JobNotFoundError: with that id.
@@ -120,28 +120,12 @@ def near_ids(client: Client, job_id: str | None) -> Iterator[None]:
 
 
 def _candidates(client: Client, job_id: str) -> Iterator[str]:
-    """Ids that may be meant: those that contain what was typed, and those of the jobs that were active last."""
+    """Yields ids that may be meant: those that contain what was typed, and those of the jobs that were active last."""
     # What helps an error must not fail, nor take long where there are many jobs.
     with suppress(WattwiseError):
         recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=MAX_PAGE)
         for row in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, MAX_PAGE)):
             yield row.job.spec.job_id
-
-
-@contextmanager
-def newer_calls(client: Client, action: str) -> Iterator[None]:
-    """Within the block, an action calls what servers before 0.2.0 do not have.
-
-    Raises:
-        UnsupportedCallError: the server is too old; the message says so.
-    """
-    try:
-        yield
-    except UnsupportedCallError as error:
-        raise UnsupportedCallError(
-            f"the server at {client.address} is too old for `wattwise jobs {action}`, or is not a Wattwise server; "
-            "the action needs a server of version 0.2.0 or later"
-        ) from error
 
 
 def print_json(document: object) -> None:

@@ -190,7 +190,7 @@ def _reset(client: Client, args: argparse.Namespace) -> int:
 
 
 def _known(client: Client, job_id: str) -> v1.Job:
-    """The job; of one whose search this server cannot read, which a reset is for, only what lists have."""
+    """Returns the job; of one whose search this server cannot read, which a reset is for, only what lists have."""
     try:
         return client.get_job(job_id).job
     except ServerUnavailableError:
@@ -340,7 +340,7 @@ def _withdrawn(before: v1.Job, job: v1.Job) -> str:
 
 
 def _state_text(before: v1.BatchSizeState, state: v1.BatchSizeState) -> str:
-    """What is true of a batch size now, and what is known of it."""
+    """Returns what is true of a batch size now, and what is known of it."""
     if state.pinned and state.banned and not before.banned:
         return f"is banned, which takes effect once it is unpinned; it is {state.reason}"
     if before.pinned and not state.pinned:

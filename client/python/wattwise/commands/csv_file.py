@@ -56,7 +56,7 @@ class CsvFile:
         self.delimiter = max(_DELIMITERS, key=heading.count)
 
     def rows(self) -> Iterator[CsvRow]:
-        """The rows; the first one has the names.
+        """Yields the rows; the first one has the names.
 
         Raises:
             FileError: a line is not CSV.
@@ -76,7 +76,7 @@ class CsvFile:
 
 
 def number_in(text: str) -> float:
-    """The number in a cell.
+    """Returns the number in a cell.
 
     Raises:
         ValueError: it is none.

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from wattwise import v1
-from wattwise.commands.actions import add_jobs, newer_calls, plain, print_json
+from wattwise.commands.actions import add_jobs, plain, print_json
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options
-from wattwise.presentation.quantities import exact_moment, moment
-from wattwise.presentation.terminal import Column, numbers, print_text
+from wattwise.presentation.quantities import moment, optional
+from wattwise.presentation.terminal import Column, numbers, print_text, times
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.spec import enum_name
@@ -41,22 +41,21 @@ def _events(client: Client, args: argparse.Namespace) -> int:
         kinds=[_KINDS[args.kind]] if args.kind else (),
         page_size=min((options.limit or 0) + 1, MAX_PAGE) if few else MAX_PAGE,
     )
-    with newer_calls(client, "events"):
-        events = _checked(client, args.job_id, events)
-        if args.json:
-            print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
-        elif options.tsv or options.wide or options.columns is not None:
-            print_table(EVENT_COLUMNS, events, options, empty="no events")
-        else:
-            first, more = arrange(EVENT_COLUMNS, events, options)
-            if not first and options.headers:
-                print_text("no events", _INDENT)
-            _print_sentences(first, more and options.headers, one_job=args.job_id is not None)
+    events = _checked(client, args.job_id, events)
+    if args.json:
+        print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
+    elif options.tsv or options.wide or options.columns is not None:
+        print_table(EVENT_COLUMNS, events, options, empty="no events")
+    else:
+        first, more = arrange(EVENT_COLUMNS, events, options)
+        if not first and options.headers:
+            print_text("no events", _INDENT)
+        _print_sentences(first, more and options.headers, one_job=args.job_id is not None)
     return 0
 
 
 def _checked(client: Client, job_id: str | None, events: Iterator[v1.Event]) -> Iterator[v1.Event]:
-    """The events; those of a deleted job are kept.
+    """Returns the events; those of a deleted job are kept.
 
     Raises:
         JobNotFoundError: there is neither such a job nor an event of one.
@@ -70,7 +69,7 @@ def _checked(client: Client, job_id: str | None, events: Iterator[v1.Event]) -> 
 
 
 def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -> None:
-    """A line for each, which a narrow terminal gets as several: sentences do not fit columns."""
+    """Prints a line for each, which a narrow terminal gets as several: sentences do not fit columns."""
     for event in events:
         job = "" if one_job else f"{event.job_id}: "
         token = f" (token {event.token_id})" if event.token_id else ""
@@ -80,21 +79,16 @@ def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -
 
 
 def kind_name(event: v1.Event) -> str:
-    """The kind of an event, such as "trial failed"; its number if it is newer than this client."""
+    """Returns the kind of an event, such as "trial failed"; its number if it is newer than this client."""
     return enum_name(v1.EventKind, event.kind)
 
 
 EVENT_COLUMNS: Sequence[Column[v1.Event]] = (
-    Column(
-        "time",
-        lambda event: moment(event.time),
-        exact=lambda event: exact_moment(event.time),
-        order=lambda event: event.time.ToNanoseconds(),
-    ),
+    times("time", lambda event: event.time),
     Column("job", lambda event: event.job_id, priority=1),
     Column("kind", kind_name, priority=2),
-    numbers("trial", lambda event: event.trial_number if event.HasField("trial_number") else None, priority=3),
-    numbers("batch size", lambda event: event.batch_size if event.HasField("batch_size") else None, priority=4),
+    numbers("trial", lambda event: optional(event, "trial_number"), priority=3),
+    numbers("batch size", lambda event: optional(event, "batch_size"), priority=4),
     Column("token", lambda event: event.token_id, priority=6),
     Column("message", lambda event: event.message, priority=5),
 )

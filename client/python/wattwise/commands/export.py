@@ -74,7 +74,7 @@ def _export(client: Client, args: argparse.Namespace) -> int:
 
 
 def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
-    """The trials of all jobs, oldest first, a page at a time."""
+    """Yields the trials of all jobs, oldest first, a page at a time."""
     statuses = [TRIAL_STATUSES[args.status]] if args.status else []
     reasons = [END_REASONS[args.end_reason]] if args.end_reason else []
     one = args.job_id is not None
@@ -116,7 +116,7 @@ class _Printable:
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[Any]:
-    """The file to write to; one with a name appears only when it is complete.
+    """Opens the file to write to; one with a name appears only when it is complete.
 
     Raises:
         WattwiseError: the file cannot be written.
@@ -139,7 +139,7 @@ def _output(path: Path | None) -> Iterator[Any]:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a device or a pipe, which cannot be replaced by a file."""
+    """Returns whether a path is a device or a pipe, which cannot be replaced by a file."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:

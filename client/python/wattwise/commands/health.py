@@ -80,7 +80,7 @@ COMMAND = HealthCommand()
 
 
 def _asked(args: argparse.Namespace) -> tuple[str, Credentials]:
-    """The address to ask, and how."""
+    """Returns the address to ask, and how."""
     probed = read_variable(_PROBE_ADDRESS, InvalidAddressError)
     if args.address is None and probed:
         # Beside a server the variables of TLS are the server's, and its port for probes has none.
@@ -111,6 +111,6 @@ def _check(address: str, credentials: Credentials, service: str, timeout: float)
 
 
 def _reachable(address: str) -> str:
-    """The address; loopback in place of one that a server listens on for all of its machine's."""
+    """Returns the address; loopback in place of one that a server listens on for all of its machine's."""
     address = re.sub(r"^0\.0\.0\.0:", "127.0.0.1:", address)
     return re.sub(r"^\[::\]:", "[::1]:", address)

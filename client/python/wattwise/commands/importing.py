@@ -50,7 +50,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def launch_id(job_id: str, name: str) -> str:
-    """The id under which the server knows an imported trial: the same for every import of it."""
+    """Returns the id under which the server knows an imported trial: the same for every import of it."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(["wattwise jobs import", job_id, name])))
 
 
@@ -123,7 +123,7 @@ def _remove_warnings_of_a_first_trial(trial: v1.Trial) -> None:
 
 
 def _other_batch_size(error: WattwiseError) -> str:
-    """Which other batch size a known trial has, if the server refuses this one for it."""
+    """Returns which other batch size a known trial has, if the server refuses this one for it."""
     if not isinstance(error, InvalidRequestError):
         return ""
     # The file has only batch sizes of the job.
@@ -160,7 +160,7 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
 
 
 def _differs(trial: FileTrial, known: v1.Trial) -> bool:
-    """Whether a known trial has other measurements than the file, up to the epoch that decided it."""
+    """Returns whether a known trial has other measurements than the file, up to the epoch that decided it."""
     epochs = {measurement.epoch: measurement for measurement in trial.measurements}
     if not known.newest.epoch:
         return bool(epochs)
@@ -173,7 +173,7 @@ def _differs(trial: FileTrial, known: v1.Trial) -> bool:
 
 
 def _ended_undecided(known: v1.Trial) -> bool:
-    """Whether no measurement has decided a known trial: its newest is the last one that it was imported with."""
+    """Returns whether a known trial ended with the last of its imported measurements, none of which decided it."""
     undecided = known.status in (v1.TRIAL_STATUS_FAILED, v1.TRIAL_STATUS_INTERRUPTED)
     return undecided or known.end_reason == v1.END_REASON_STOPPED_EARLY
 

@@ -161,7 +161,7 @@ def _parser(entries: Mapping[str, Entry]) -> Parser:
 
 
 def _shown(entry: Entry) -> Entry:
-    """The entry; its help names the extra if the extra is not installed."""
+    """Returns the entry; its help names the extra if the extra is not installed."""
     from importlib.util import find_spec  # noqa: PLC0415 - most commands print no help
 
     package = _NEEDED.get(entry.extra)

@@ -17,7 +17,7 @@ _USUAL = "localhost:50051"
 
 
 def usual_server() -> str:
-    """The server that a command calls if no option names one.
+    """Returns the server that a command calls if no option names one.
 
     Raises:
         InvalidAddressError: the variable has a control character.
@@ -28,7 +28,7 @@ def usual_server() -> str:
 
 
 def server_address(text: str) -> str:
-    """The type of the option --server, whose default is a variable: the command's arguments were checked before."""
+    """Returns a server's address, which --server or its variable has."""
     if fault := control_fault(text):
         raise argparse.ArgumentTypeError(f"{SERVER} {fault}")
     return text
@@ -65,7 +65,7 @@ def add_credential_options(parser: argparse.ArgumentParser) -> None:
 
 
 def credentials_of(args: argparse.Namespace) -> Credentials:
-    """The credentials from the options; from its variable for each option that is not used.
+    """Returns the credentials from the options; from its variable for each option that is not used.
 
     Raises:
         CredentialsError: if a variable that is 1 or 0 is neither.

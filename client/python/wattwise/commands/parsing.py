@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         return near(unknown[0].partition("=")[0], self._options())
 
     def _unknown_options(self, end: str) -> list[str]:
-        """The options that were typed before a word and that the parser does not have, also as abbreviations."""
+        """Returns the unknown options before a word, also as abbreviations."""
         found, options = [], self._options()
         for word in takewhile(lambda word: word not in ("--", end), self._typed):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _of_unknown_options(self, end: str = "--") -> str:
-        """What is wrong if there are unknown options before a word.
+        """Returns what is wrong if there are unknown options before a word.
 
         A parser with subcommands tells only those that are similar to a known option: others may be its subcommand's.
         """
@@ -132,7 +132,7 @@ def add_entries(
 
 
 def near(word: str, known: Iterable[object]) -> str:
-    """A question with the known word that is nearest to a word, such as "did you mean 'jobs'?"; empty without one."""
+    """Returns a question with the nearest known word, such as "did you mean 'jobs'?"; empty without one."""
     import difflib  # noqa: PLC0415 - only errors need it
 
     words = list(map(str, known))
@@ -142,5 +142,5 @@ def near(word: str, known: Iterable[object]) -> str:
 
 
 def sentence(text: str) -> str:
-    """A short description as a sentence."""
+    """Returns a short description as a sentence."""
     return f"{text[0].upper()}{text[1:]}."

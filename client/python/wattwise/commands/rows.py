@@ -80,13 +80,13 @@ def add_table_options(parser: argparse.ArgumentParser, columns: Sequence[Column[
 
 
 def table_options(args: argparse.Namespace) -> TableOptions:
-    """The options that `add_table_options` declared."""
+    """Returns the options that `add_table_options` declared."""
     tsv = args.format == "tsv"
     return TableOptions(args.wide, args.columns, args.sort, args.reverse, args.limit, not args.no_headers, tsv)
 
 
 def unused_without_rows(args: argparse.Namespace) -> str:
-    """What is wrong if an option of tables is used where an action lists no rows; else empty."""
+    """Returns what is wrong if an option of tables is used where an action lists no rows; else empty."""
     names = ("wide", "columns", "sort", "reverse", "limit", "no_headers")
     used = [name.replace("_", "-") for name in names if getattr(args, name)]
     used += ["format tsv"] * (args.format == "tsv")
@@ -94,7 +94,7 @@ def unused_without_rows(args: argparse.Namespace) -> str:
 
 
 def unused_options(args: argparse.Namespace) -> str:
-    """What is wrong if an option of tables is used in a format that it has no effect on; else empty."""
+    """Returns what is wrong if an option of tables is used in a format that it has no effect on; else empty."""
     form, json = getattr(args, "format", None), getattr(args, "json", False)
     if json and form in ("table", "tsv"):
         return f"--json cannot be combined with --format {form}"
@@ -105,7 +105,7 @@ def unused_options(args: argparse.Namespace) -> str:
 
 
 def arrange(columns: Sequence[Column[Row]], rows: Iterable[Row], options: TableOptions) -> tuple[list[Row], bool]:
-    """The rows in the order that the user wants, up to the limit; and whether there are more."""
+    """Returns the rows in the order that the user wants, up to the limit; and whether there are more."""
     if options.sort is not None:
         (column,) = (column for column in columns if column.name == options.sort)
         rows = _sort(column, rows, reverse=options.reverse)
@@ -166,7 +166,7 @@ def _print_tsv(columns: Sequence[Column[Row]], rows: Iterable[Row], *, headers: 
 
 
 def _column_names(columns: Sequence[Column[Any]], typed: Iterable[str]) -> tuple[str, ...]:
-    """The names of the columns that a user has typed."""
+    """Returns the names of the columns that a user has typed."""
     known = {tuple(name.replace("_", " ").split()): each.name for each in columns for name in (each.field, each.name)}
     names = []
     for text in typed:
@@ -192,7 +192,7 @@ def _limit(text: str) -> int:
 
 
 def _sort(column: Column[Row], rows: Iterable[Row], *, reverse: bool) -> list[Row]:
-    """The rows by the values of a column; those without one come last in either direction."""
+    """Returns the rows by the values of a column; those without one come last in either direction."""
     keyed = [((column.order or column.text)(row), row) for row in rows]
     known = [pair for pair in keyed if _has_place(pair[0])]
     known.sort(key=lambda pair: pair[0], reverse=reverse)
@@ -200,12 +200,12 @@ def _sort(column: Column[Row], rows: Iterable[Row], *, reverse: bool) -> list[Ro
 
 
 def _has_place(value: Any) -> bool:
-    """Whether a value has a place in an order: it is there, and not NaN."""
+    """Returns whether a value has a place in an order: it is there, and not NaN."""
     return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
 
 
 def _choose(columns: Sequence[Column[Row]], options: TableOptions) -> Sequence[Column[Row]]:
-    """The columns in their order, before those that do not fit are left out."""
+    """Returns the columns in their order, before those that do not fit are left out."""
     if options.columns is None:
         return columns
     named = {column.name: column for column in columns}

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from wattwise import v1
-from wattwise.commands.actions import add_jobs, newer_calls, plain, print_json
+from wattwise.commands.actions import add_jobs, plain, print_json
 from wattwise.commands.main import complain
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_without_rows
 from wattwise.commands.tables import Figures
-from wattwise.errors import UnsupportedCallError
 from wattwise.presentation.quantities import (
     ESTIMATE_NOTE,
     age,
@@ -38,7 +37,7 @@ from wattwise.presentation.sentences import (
     total_answer,
 )
 from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of, monitors
-from wattwise.presentation.terminal import Column, Mark, numbers, print_facts, print_text
+from wattwise.presentation.terminal import Column, Mark, estimates, numbers, print_facts, print_text
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
@@ -64,9 +63,8 @@ def _savings(client: Client, args: argparse.Namespace) -> int:
     if args.job_id is not None and (wrong := unused_without_rows(args)):
         complain(f"wattwise jobs savings: {wrong}")
         return MISUSED
-    with newer_calls(client, "savings"):
-        factors = client.get_server_info().factors
-        return _all_jobs(client, args, factors) if args.job_id is None else _one_job(client, args, factors)
+    factors = client.get_server_info().factors
+    return _all_jobs(client, args, factors) if args.job_id is None else _one_job(client, args, factors)
 
 
 def _one_job(client: Client, args: argparse.Namespace, factors: v1.Factors) -> int:
@@ -104,7 +102,7 @@ def _loses(row: v1.JobListing, factors: v1.Factors) -> bool:
 
 
 def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
-    """What a job saved: the answer, its quantities, what they rest on, what to do, and what a delivery took."""
+    """Prints what a job saved: the answer, its quantities, what they rest on, what to do, and what a delivery took."""
     savings = statistics.savings
     print_text(answer(job, details, statistics, factors).brief, 2)
     print()  # noqa: T201 - the command's answer
@@ -118,7 +116,7 @@ def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatist
 
 
 def factors_text(factors: v1.Factors) -> str:
-    """The operator's factors in a line, with their source."""
+    """Returns the operator's factors in a line, with their source."""
     parts = factor_parts(factors)
     if not parts:
         return "none: the server has no prices and no carbon intensity"
@@ -190,7 +188,7 @@ def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> list[_Amount]:
 def _grounds(
     job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors
 ) -> Iterator[tuple[str, str]]:
-    """What a claim rests on, and what to do about it."""
+    """Yields what a claim rests on, and what to do about it."""
     savings, spec = statistics.savings, job.spec
     running = statistics.num_running
     if details.advice:
@@ -225,7 +223,7 @@ def _grounds(
 
 
 def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> Iterator[tuple[str, str]]:
-    """How the figures of a claim follow from what a delivery takes with the default."""
+    """Yields how the figures of a claim follow from what a delivery takes with the default."""
     _, saving, text = main_quantity(savings, factors)
     deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
@@ -257,7 +255,7 @@ def _deliveries(statistics: v1.JobStatistics) -> str:
 
 
 def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -> None:
-    """One row per batch size: how often it delivered a model, and what one took on average."""
+    """Prints one row per batch size: how often it delivered a model, and what one took on average."""
 
     def mean(
         name: Literal["cost", "energy_joules", "time_seconds", "money", "carbon_grams"],
@@ -287,7 +285,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
 
 
 def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
-    """The totals of all jobs, also of those that are not shown, and how many of the shown ones lost."""
+    """Prints the totals of all jobs, also of those that are not shown, and how many of the shown ones lost."""
     print()  # noqa: T201 - the command's answer
     total = total_answer(totals, factors)
     print_text(f"total: {' '.join(filter(None, (total.figure, total.text)))}", 2)
@@ -323,7 +321,7 @@ def _last_activity(row: v1.JobListing, text: Callable[[float], str]) -> str:
 
 
 def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
-    """Columns of a list of jobs with their summaries: amounts of money with prices, else of cost, in joules.
+    """Returns columns of a list of jobs with their summaries: amounts of money with prices, else of cost, in joules.
 
     `since trial` is the first trial that a claim compares, if it does not compare all of them.
     """
@@ -383,33 +381,27 @@ JOB_SAVINGS_COLUMNS = job_savings_columns(v1.Factors())
 
 
 def _since_note(rows: Sequence[v1.JobListing], names: Sequence[str]) -> Iterator[str]:
-    """The trials from which claims compare, unless their column is shown."""
+    """Yields the trials from which claims compare, unless their column is shown."""
     found = {row.job.spec.job_id: row.summary.savings for row in rows if row.summary.savings.compared_from_trial}
     if found and "since trial" not in names:
         of_jobs = ", ".join(f"{job_id}{since_trial(savings)}" for job_id, savings in found.items())
         yield f"Compared only since a change of behaviour: {of_jobs}."
 
 
-SAVINGS_ESTIMATES = Mark[v1.JobListing](
+SAVINGS_ESTIMATES: Mark[v1.JobListing] = estimates(
     ("saved at least", "estimate", "spent"),
     lambda row: mark_of(row.job),
-    "~",
-    f"costs that are {ESTIMATE_NOTE}",
-    {
-        " (estimate)": "Costs are estimates, not measured.",
-        " (partly estimate)": "Costs are estimates in part.",
-    },
+    "Costs",
+    some=f"costs that are {ESTIMATE_NOTE}",
+    measured=", not measured",
 )
 
 
 def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
     """Returns the figures of a job."""
     job_id = job.spec.job_id
-    try:
-        statistics, factors = client.get_job_statistics(job_id), client.get_server_info().factors
-        choices = client.preview_next(job_id).choices
-    except UnsupportedCallError:
-        return Figures(v1.JobStatistics(), v1.Factors(), ())
+    statistics, factors = client.get_job_statistics(job_id), client.get_server_info().factors
+    choices = client.preview_next(job_id).choices
     found = answer(job, details, statistics, factors, choices)
     lines = [
         ("cost", found.now),

@@ -20,15 +20,15 @@ from wattwise.presentation.quantities import (
     duration,
     energy_of,
     estimate_mark,
-    exact_moment,
     joules,
     moment,
+    optional,
     step_energy,
     step_time,
     watts_per_gpu,
 )
 from wattwise.presentation.states import JobTrial, direction, lease, result, trial_origin
-from wattwise.presentation.terminal import Column, numbers, print_facts
+from wattwise.presentation.terminal import Column, numbers, print_facts, times
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
@@ -91,12 +91,12 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 
 def page_of(base: str, job_id: str) -> str:
-    """The URL of a job's page, below that of the site."""
+    """Returns the URL of a job's page, below that of the site."""
     return f"{base.rstrip('/')}/job?id={quote(job_id, safe='')}"
 
 
 def _fault_of(base: str) -> str:
-    """What is wrong with the URL of the site; empty if it can be used."""
+    """Returns what is wrong with the URL of the site; empty if it can be used."""
     if fault := control_fault(base):
         return f"{WEB_URL} {fault}"
     with suppress(ValueError):
@@ -126,7 +126,7 @@ def _trial(client: Client, args: argparse.Namespace) -> int:
 
 
 def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
-    """What is known of a trial, as names with texts."""
+    """Yields what is known of a trial, as names with texts."""
     spec, size = job.spec, trial.batch_size
     yield "trial", f"{trial.id.trial_number} of {spec.job_id}"
     yield "result", result(JobTrial(job, trial))
@@ -151,7 +151,7 @@ def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
 
 
 def _measured(spec: v1.JobSpec, trial: v1.Trial) -> Iterator[tuple[str, str]]:
-    """What its newest report said."""
+    """Yields what its newest report said."""
     mark = estimate_mark(trial.monitor)
     yield "epochs", f"{trial.newest.epoch} of at most {spec.max_epochs}"
     if trial.HasField("newest"):
@@ -178,13 +178,7 @@ EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
     numbers("metric", lambda epoch: epoch.metric, "{:.4g}".format, priority=1),
     numbers("time so far", lambda epoch: epoch.time_seconds, duration, priority=2),
     numbers("energy so far", energy_of, joules, priority=3),
-    Column(
-        "reported",
-        lambda epoch: moment(epoch.report_time) if epoch.HasField("report_time") else "",
-        exact=lambda epoch: exact_moment(epoch.report_time) if epoch.HasField("report_time") else "",
-        order=lambda epoch: epoch.report_time.ToNanoseconds() or None,
-        priority=4,
-    ),
+    times("reported", lambda epoch: optional(epoch, "report_time"), priority=4),
 )
 """The columns of the epochs of a trial; sums since its start."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise.commands.actions import add_yes, print_json, refusal
 from wattwise.commands.main import complain, say
@@ -18,9 +18,8 @@ from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.parsing import sentence
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_options
 from wattwise.files import FileError
-from wattwise.presentation.quantities import age
 from wattwise.presentation.states import end_reason
-from wattwise.presentation.terminal import Column, numbers
+from wattwise.presentation.terminal import Column, ages, numbers, times
 from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
 from wattwise.streams import FAILED, MISUSED
@@ -73,7 +72,7 @@ class SpooledTrial(NamedTuple):
         return end_reason(self.record.end_reason) if self.record.end_reason else "not reported"
 
     def document(self) -> dict[str, object]:
-        """The trial as JSON."""
+        """Returns the trial as JSON."""
         record = self.record
         if record is None:
             return {"path": str(self.path), "end": self.end, "running": False, "fault": self.fault}
@@ -149,7 +148,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _notes(found: Sequence[SpooledTrial], names: Sequence[str]) -> Iterator[str]:
-    """Why trials are still here, unless a column says it."""
+    """Yields why trials are still here, unless a column says it."""
     for each in found:
         if each.record is None:
             yield f"unreadable: {each.fault}"
@@ -157,9 +156,13 @@ def _notes(found: Sequence[SpooledTrial], names: Sequence[str]) -> Iterator[str]
             yield f"refused: {each.path}: {each.record.refusal}"
 
 
-def _age(trial: SpooledTrial) -> float | None:
-    """The seconds since the trial's start; None if it is unknown."""
-    return max(0.0, time.time() - trial.record.start_time) if trial.record else None
+def _start(trial: SpooledTrial) -> Timestamp | None:
+    """Returns when a trial began; None if that is unknown."""
+    if trial.record is None:
+        return None
+    found = Timestamp()
+    found.FromMicroseconds(int(trial.record.start_time * 1e6))
+    return found
 
 
 COLUMNS: Sequence[Column[SpooledTrial]] = (
@@ -174,32 +177,12 @@ COLUMNS: Sequence[Column[SpooledTrial]] = (
     numbers("batch size", lambda each: each.record.batch_size if each.record else None, priority=3),
     numbers("epochs", lambda each: len(each.record.results) if each.record else None, priority=5),
     Column("end", lambda each: each.end, priority=1),
-    Column(
-        "age",
-        lambda each: "" if (seconds := _age(each)) is None else age(seconds),
-        right=True,
-        exact=lambda each: "" if (seconds := _age(each)) is None else f"{seconds:.3f}",
-        order=lambda each: -each.record.start_time if each.record else None,
-        priority=6,
-        unit="seconds",
-    ),
-    Column(
-        "started",
-        lambda each: _started(each, "%Y-%m-%d %H:%M:%S UTC"),
-        exact=lambda each: _started(each, "%Y-%m-%dT%H:%M:%SZ"),
-        order=lambda each: each.record.start_time if each.record else None,
-        priority=7,
-    ),
+    ages("age", _start, priority=6),
+    times("started", _start, priority=7),
     Column("refusal", lambda each: each.record.refusal if each.record else "", priority=9),
     Column("file", lambda each: str(each.path), priority=8),
 )
 """The columns of the list of trials in the spool."""
-
-
-def _started(trial: SpooledTrial, form: str) -> str:
-    if trial.record is None:
-        return ""
-    return datetime.fromtimestamp(trial.record.start_time, timezone.utc).strftime(form)
 
 
 def _send(args: argparse.Namespace) -> int:
@@ -248,7 +231,7 @@ def _drop(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace) -> Iterator[SpooledTrial]:
-    """The trials that the options select; those of a file that cannot be read are known from its folders."""
+    """Yields the trials that the options select; those of a file that cannot be read are known from its folders."""
     for path in Spool.named().paths():
         trial = SpooledTrial.read(path)
         if trial is None:
@@ -269,5 +252,5 @@ def _server_of(trial: SpooledTrial) -> str:
 
 
 def _is_database(server: str) -> bool:
-    """Whether a trial's server was that of its `wattwise run`."""
+    """Returns whether a trial's server was that of its `wattwise run`."""
     return server.startswith(DATABASE)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wattwise import v1
 from wattwise.commands.rows import TableOptions, print_table
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import (
-    COMPUTED_MARK,
-    COMPUTED_NOTE,
-    ESTIMATE_NOTE,
     PLUS_MINUS,
-    age,
     duration,
-    energy_of,
     estimate_mark,
     exact_moment,
     joules,
     moment,
-    seconds_since,
+    optional,
     spread,
     step_energy,
     step_time,
@@ -33,7 +28,6 @@ from wattwise.presentation.states import (
     baseline_waits,
     batch_size_in_use,
     beta_knob,
-    cost_of,
     direction,
     end_reason,
     has_stages,
@@ -42,7 +36,6 @@ from wattwise.presentation.states import (
     mark_of,
     max_epochs,
     may_be_chosen,
-    metric_of,
     monitors,
     policy_with_parameters,
     ranges,
@@ -55,20 +48,33 @@ from wattwise.presentation.states import (
     warning_name,
     with_uncounted,
 )
-from wattwise.presentation.terminal import Column, Mark, numbers, print_facts, print_text
+from wattwise.presentation.terminal import (
+    Column,
+    Mark,
+    ages,
+    computed,
+    estimates,
+    numbers,
+    print_facts,
+    print_text,
+    times,
+)
 from wattwise.spec import enum_name, gpus_text, policy_name
 
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
 
 def print_jobs(jobs: Iterable[v1.JobListing], options: TableOptions | None = None) -> None:
-    """One row per job."""
+    """Prints one row per job."""
     print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_EXPECTED_COST_ESTIMATES])
 
 
 class Figures(NamedTuple):
-    """The figures of a job, and what they say, as names with texts; empty of a server that does not know them."""
+    """The figures of a job, and what they say, as names with texts."""
 
     statistics: v1.JobStatistics
     factors: v1.Factors
@@ -78,7 +84,7 @@ class Figures(NamedTuple):
 def print_job(
     job: v1.Job, details: v1.JobDetails, trials: Iterable[v1.Trial], figures: Figures, *, wide: bool = False
 ) -> None:
-    """A job's configuration and progress, and its batch sizes.
+    """Prints a job's configuration and progress, and its batch sizes.
 
     Args:
         job: the job.
@@ -144,7 +150,7 @@ def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
 
 
 def _wide_columns(details: v1.JobDetails, mark: str, factors: v1.Factors) -> Iterator[Column[_BatchSize]]:
-    """What the expected costs rest on, and what else is known by batch size."""
+    """Yields what the expected costs rest on, and what else is known by batch size."""
     if arms_of(details):
         yield numbers("observations", lambda row: row.arm.num_observations)
         yield Column(f"expected cost of a delivery{mark}", lambda row: _mean_cost(row.arm), right=True)
@@ -162,7 +168,7 @@ def _wide_columns(details: v1.JobDetails, mark: str, factors: v1.Factors) -> Ite
 
 
 def arms_of(details: v1.JobDetails) -> Sequence[v1.Arm]:
-    """The beliefs of the job's policy; empty for a policy that this client does not know."""
+    """Returns the beliefs of the job's policy; empty for a policy that this client does not know."""
     of_policy = details.policy_details
     known: Mapping[str | None, Sequence[v1.Arm]] = {
         "pruning_gts": of_policy.pruning_gts.arms,
@@ -173,7 +179,7 @@ def arms_of(details: v1.JobDetails) -> Sequence[v1.Arm]:
 
 
 def _mean_cost(arm: v1.Arm) -> str:
-    """The server's rewards are negative costs."""
+    """Returns an expected cost: the server's rewards are negative costs."""
     return joules(-arm.param_mean) if arm.param_precision > 0 else "unknown"
 
 
@@ -186,14 +192,14 @@ def _expected_cost(state: v1.BatchSizeState) -> str:
 
 
 def print_trials(job: v1.Job, trials: Iterable[v1.Trial], options: TableOptions | None = None) -> None:
-    """One row per trial of a job."""
+    """Prints one row per trial of a job."""
     rows = (JobTrial(job, trial) for trial in trials)
     marks = [USAGE_ESTIMATES, COMPUTED_COSTS]
     print_table(TRIAL_COLUMNS, rows, options, empty="no trials", marks=marks, notes=_trial_notes)
 
 
 def _trial_notes(rows: Sequence[JobTrial], names: Sequence[str]) -> Iterable[str]:
-    """The warnings, unless their column is shown."""
+    """Yields the warnings, unless their column is shown."""
     found: dict[str, set[int]] = {}
     for row in rows if "warnings" not in names else ():
         for warning in row.trial.warnings:
@@ -251,12 +257,12 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
 
 
 def _numbered(last: int) -> str:
-    """The trials up to a number, and the verb that follows."""
+    """Returns the trials up to a number, and the verb that follows."""
     return "trial 1 does" if last == 1 else f"trials 1-{last} do"
 
 
 def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
-    """The numbers of the trials that do not count, or that the search did not choose."""
+    """Yields the numbers of the trials that do not count, or that the search did not choose."""
     numbers: dict[str, list[int]] = {"excluded trials": [], "set by a person": [], "imported trials": []}
     for trial in trials:
         if trial.excluded:
@@ -277,30 +283,21 @@ def _warnings(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         yield "warning", f"{where}{warning.message}"
 
 
-def _best_known_cost(job: v1.Job) -> float | None:
-    return job.best_known_cost if job.HasField("best_known_cost") else None
-
-
 def _status(row: JobTrial) -> str:
     return with_uncounted(enum_name(v1.TrialStatus, row.trial.status), row)
 
 
-def _time(row: JobTrial) -> float | None:
-    """Seconds; None before the first report."""
-    return row.trial.newest.time_seconds if row.trial.HasField("newest") else None
+def _newest(name: str) -> Callable[[JobTrial], Any]:
+    """Returns what reads a field of a trial's newest report; None before it."""
+    return lambda row: optional(row.trial.newest, name)
 
 
-def _energy(row: JobTrial) -> float | None:
-    return energy_of(row.trial.newest)
-
-
-def _start_nanoseconds(row: JobTrial) -> int | None:
-    """Nanoseconds of Unix time; None if unknown."""
-    return row.trial.start_time.ToNanoseconds() if row.trial.HasField("start_time") else None
+def _start(row: JobTrial) -> Timestamp | None:
+    return cast("Timestamp | None", optional(row.trial, "start_time"))
 
 
 def _lease_end(row: JobTrial) -> int | None:
-    return row.trial.lease_expire_time.ToNanoseconds() if row.trial.HasField("lease_expire_time") else None
+    return row.trial.lease_expire_time.ToNanoseconds() or None
 
 
 JOB_COLUMNS: Sequence[Column[v1.JobListing]] = (
@@ -309,24 +306,10 @@ JOB_COLUMNS: Sequence[Column[v1.JobListing]] = (
     numbers("used now", lambda row: batch_size_in_use(row.job), priority=2),
     Column("available", lambda row: sizes(row.job.available_batch_sizes), priority=6),
     numbers("trials", lambda row: row.job.num_trials, priority=3),
-    numbers("expected cost", lambda row: _best_known_cost(row.job), joules, priority=2),
+    numbers("expected cost", lambda row: optional(row.job, "best_known_cost"), joules, priority=2),
     Column("monitor", lambda row: monitors(row.job), priority=5),
-    Column(
-        "registered",
-        lambda row: moment(row.job.create_time),
-        exact=lambda row: exact_moment(row.job.create_time),
-        order=lambda row: row.job.create_time.ToNanoseconds(),
-        priority=8,
-    ),
-    Column(
-        "age",
-        lambda row: age(seconds_since(row.job.create_time)),
-        right=True,
-        exact=lambda row: f"{seconds_since(row.job.create_time):.3f}",
-        order=lambda row: -row.job.create_time.ToNanoseconds(),
-        priority=4,
-        unit="seconds",
-    ),
+    times("registered", lambda row: row.job.create_time, priority=8),
+    ages("age", lambda row: row.job.create_time, priority=4),
     Column("stage", lambda row: stage(row.job), priority=9),
 )
 """The columns of a list of jobs; `expected cost` is that of a model with the best known batch size."""
@@ -340,27 +323,13 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     Column("ended by", lambda row: end_reason(row.trial.end_reason) if row.trial.end_reason else "", priority=13),
     Column("target", lambda row: target(row.trial), priority=14),
     numbers("epochs", lambda row: row.trial.newest.epoch or None, priority=5),
-    numbers("metric", metric_of, "{:.4g}".format, priority=4),
-    numbers("time", _time, duration, priority=3),
-    numbers("energy", _energy, joules, priority=7),
-    numbers("cost", cost_of, joules, priority=2),
+    numbers("metric", _newest("metric"), "{:.4g}".format, priority=4),
+    numbers("time", _newest("time_seconds"), duration, priority=3),
+    numbers("energy", _newest("energy_joules"), joules, priority=7),
+    numbers("cost", lambda row: optional(row.trial, "cost"), joules, priority=2),
     Column("monitor", lambda row: monitor_text(row.trial.monitor), priority=8),
-    Column(
-        "started",
-        lambda row: "unknown" if _start_nanoseconds(row) is None else moment(row.trial.start_time),
-        exact=lambda row: "" if _start_nanoseconds(row) is None else exact_moment(row.trial.start_time),
-        order=_start_nanoseconds,
-        priority=10,
-    ),
-    Column(
-        "age",
-        lambda row: "" if _start_nanoseconds(row) is None else age(seconds_since(row.trial.start_time)),
-        right=True,
-        exact=lambda row: "" if _start_nanoseconds(row) is None else f"{seconds_since(row.trial.start_time):.3f}",
-        order=lambda row: None if (started := _start_nanoseconds(row)) is None else -started,
-        priority=6,
-        unit="seconds",
-    ),
+    times("started", _start, unknown="unknown", priority=10),
+    ages("age", _start, priority=6),
     Column(
         "lease expires",
         lambda row: lease(row.trial, moment),
@@ -375,27 +344,8 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
 COST_AND_BOUND = "cost / bound"
 """The column of a watch with both."""
 
-USAGE_ESTIMATES = Mark[JobTrial](
-    ("energy", "cost", COST_AND_BOUND),
-    lambda row: estimate_mark(row.trial.monitor),
-    "~",
-    ESTIMATE_NOTE,
-    {
-        " (estimate)": "Energies and costs are estimates.",
-        " (partly estimate)": "Energies and costs are estimates in part.",
-    },
+USAGE_ESTIMATES: Mark[JobTrial] = estimates(
+    ("energy", "cost", COST_AND_BOUND), lambda row: estimate_mark(row.trial.monitor), "Energies and costs"
 )
-COMPUTED_COSTS = Mark[JobTrial](
-    ("cost", COST_AND_BOUND),
-    lambda row: COMPUTED_MARK if row.trial.newest.HasField("computed") else "",
-    "*",
-    f"costs {COMPUTED_NOTE}",
-    {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
-)
-_EXPECTED_COST_ESTIMATES = Mark[v1.JobListing](
-    ("expected cost",),
-    lambda row: mark_of(row.job),
-    "~",
-    ESTIMATE_NOTE,
-    {" (estimate)": "Costs are estimates.", " (partly estimate)": "Costs are estimates in part."},
-)
+COMPUTED_COSTS: Mark[JobTrial] = computed(("cost", COST_AND_BOUND), lambda row: row.trial.newest.HasField("computed"))
+_EXPECTED_COST_ESTIMATES: Mark[v1.JobListing] = estimates(("expected cost",), lambda row: mark_of(row.job), "Costs")

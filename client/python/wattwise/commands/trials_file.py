@@ -154,7 +154,7 @@ class _Reader:
             self._fault(error.line, "", f"{error.fault}; {error.remedy}")
 
     def _columns(self, line: int, cells: Sequence[str]) -> Sequence[str]:
-        """The columns by the first line; its faults are those of required, repeated and misspelt ones."""
+        """Returns the columns by the first line; its faults are those of required, repeated and misspelt ones."""
         names = ["_".join(cell.lower().split()) for cell in cells]
         if len(names) == 1:
             self._fault(line, "", f"the line is a single column, {cells[0]!r}; {SEPARATED}: {', '.join(REQUIRED)}")
@@ -175,7 +175,7 @@ class _Reader:
         return names
 
     def _value(self, row: _Row, column: str, parsed: Callable[[str], T], *, required: bool = True) -> T | None:
-        """The value of a cell; None with a fault if it is invalid, or required and empty."""
+        """Returns the value of a cell; None with a fault if it is invalid, or required and empty."""
         text = row.cells.get(column)
         if text is None:
             if required:
@@ -220,7 +220,7 @@ class _Reader:
     def _same(
         self, rows: Sequence[_Row], column: str, parsed: Callable[[str], T], *, required: bool = False
     ) -> T | None:
-        """The value of a column that is the same in all rows of a trial; cells that are not required may be empty."""
+        """Returns the value of a column that is the same in all rows of a trial; optional cells may be empty."""
         first: tuple[_Row, T] | None = None
         for row in rows:
             value = self._value(row, column, parsed, required=required)

@@ -17,20 +17,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from wattwise import v1
-from wattwise.commands.actions import add_jobs, newer_calls, plain
+from wattwise.commands.actions import add_jobs, plain
 from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
-from wattwise.presentation.quantities import age, energy_of, estimate_mark, instant, joules, seconds_since
+from wattwise.presentation.quantities import age, energy_of, estimate_mark, instant, joules, optional, seconds_since
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
-    cost_of,
     job_state,
     listed_state,
     mark_of,
-    metric_of,
 )
 from wattwise.presentation.terminal import Column, Mark, Row, fitted, live_console
 from wattwise.rpc.backoff import pauses
@@ -79,20 +77,19 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch(client: Client, args: argparse.Namespace) -> int:
-    with newer_calls(client, "watch"):
-        if args.job_id is None:
-            client.get_totals(job_id_prefix=args.prefix)
-            display = _show_jobs(args)
-            changes = _changes_of([lambda: _job_changes(client, args.prefix)])
-        else:
-            known = client.get_job(args.job_id)
-            display = _show_trials(client, args, known)
-            running: set[int] = set()
-            changes = _changes_of(
-                [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
-            )
-        with display as show:
-            _show_all(show, changes, args.job_id)
+    if args.job_id is None:
+        client.get_totals(job_id_prefix=args.prefix)
+        display = _show_jobs(args)
+        changes = _changes_of([lambda: _job_changes(client, args.prefix)])
+    else:
+        known = client.get_job(args.job_id)
+        display = _show_trials(client, args, known)
+        running: set[int] = set()
+        changes = _changes_of(
+            [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
+        )
+    with display as show:
+        _show_all(show, changes, args.job_id)
     return 0
 
 
@@ -108,7 +105,7 @@ def _show_all(show: Show, changes: Iterator[Change], job_id: str | None) -> None
 
 
 def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v1.Trial]:
-    """The running trials of a job, then those that change.
+    """Yields the running trials of a job, then those that change.
 
     Args:
         client: calls the server.
@@ -130,7 +127,7 @@ def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v
 
 
 def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Deleted]:
-    """The jobs that run, then those that change, with their summaries."""
+    """Yields the jobs that run, then those that change, with their summaries."""
     running: set[str] = set()
     for answer in client.watch_jobs(job_id_prefix=prefix):
         changed = set(answer.job_ids)
@@ -156,7 +153,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Delete
 
 
 def _with_summary(client: Client, job_id: str) -> v1.JobListing | None:
-    """A job with its summary, which only lists have; None if there is none."""
+    """Returns a job with its summary, which only lists have; None if there is none."""
     # Of the ids that begin with an id, it is the first one.
     jobs = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, with_summaries=True, page_size=1)
     first = next(jobs, None)
@@ -164,7 +161,7 @@ def _with_summary(client: Client, job_id: str) -> v1.JobListing | None:
 
 
 def _changes_of(streams: Sequence[Callable[[], Iterator[_News]]]) -> Iterator[Change]:
-    """The changes of several streams as they come; a stream whose server is away is opened again until it answers.
+    """Yields the changes of several streams as they come; opens a stream again while its server is away.
 
     Raises:
         WattwiseError: a stream ended with an error, such as that its job was deleted.
@@ -268,7 +265,7 @@ class _Lines:
 
 
 def _word(value: object) -> str:
-    """A value of a line; texts with other characters than those of words are quoted as in JSON."""
+    """Returns a value of a line; texts with other characters than those of words are quoted as in JSON."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     plain_text = text and not set(text) & set(" \"'=\\") and text.isprintable()
     return text if plain_text else json.dumps(text, ensure_ascii=False)
@@ -280,7 +277,7 @@ def _now() -> str:
 
 
 def _time_of(trial: v1.Trial) -> Timestamp:
-    """When a trial ended, reported, or else was dispatched."""
+    """Returns when a trial ended, reported, or else was dispatched."""
     if trial.HasField("end_time"):
         return trial.end_time
     return trial.newest.report_time if trial.newest.HasField("report_time") else trial.start_time
@@ -311,19 +308,19 @@ def _job_facts(job: v1.Job, state: str) -> Mapping[str, object]:
         "state": state,
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
-        "expected_cost_j": job.best_known_cost if job.HasField("best_known_cost") else None,
+        "expected_cost_j": optional(job, "best_known_cost"),
         "estimate": _estimate(mark_of(job)),
         "warning": _newest_warning(job) or None,
     }
 
 
 def _newest_warning(job: v1.Job) -> str:
-    """What was found last about a job, in a sentence; empty if nothing looks wrong."""
+    """Returns what was found last about a job, in a sentence; empty if nothing looks wrong."""
     return job.warnings[-1].message if job.warnings else ""
 
 
 def _estimate(mark: str) -> str | None:
-    """Whether joules with this mark are estimates: "yes", "partly", or None."""
+    """Returns whether joules with this mark are estimates: "yes", "partly", or None."""
     return ("partly" if "partly" in mark else "yes") if mark else None
 
 
@@ -340,13 +337,13 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
         "end_reason": None if running else reason,
         "target_reached": str(trial.target_reached).lower(),
         "epoch": trial.newest.epoch or None,
-        "metric": trial.newest.metric if trial.HasField("newest") else None,
+        "metric": optional(trial.newest, "metric"),
         "target": spec.target.value,
         "time_s": trial.newest.time_seconds if reported else None,
         "energy_j": energy_of(trial.newest),
-        "cost_j": trial.cost if trial.HasField("cost") else None,
+        "cost_j": optional(trial, "cost"),
         "estimate": _estimate(estimate_mark(trial.monitor)),
-        "bound_j": trial.cost_bound if trial.HasField("cost_bound") else None,
+        "bound_j": optional(trial, "cost_bound"),
         "host": trial.labels.get("host") or None,
     }
 
@@ -434,24 +431,16 @@ def _table_of(
 
 
 def _of(
-    value: Callable[[JobTrial], float | None], other: Callable[[JobTrial], float | None], text: Callable[[float], str]
+    values: Callable[[JobTrial], tuple[float | None, float | None]], text: Callable[[float], str]
 ) -> Callable[[JobTrial], str]:
-    """A text such as "12.0 kJ / 30.0 kJ"; of what is known."""
+    """Returns what writes two values, such as "12.0 kJ / 30.0 kJ", as far as they are known."""
 
     def both(row: JobTrial) -> str:
-        first, second = value(row), other(row)
+        first, second = values(row)
         parts = ["-" if first is None else text(first)] + ([] if second is None else [text(second)])
         return "" if first is None and second is None else " / ".join(parts)
 
     return both
-
-
-def _bound(row: JobTrial) -> float | None:
-    return row.trial.cost_bound if row.trial.HasField("cost_bound") else None
-
-
-def _target(row: JobTrial) -> float | None:
-    return row.job.spec.target.value
 
 
 def _report_age(row: JobTrial) -> str:
@@ -465,8 +454,18 @@ _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
     _BY_NAME["batch size"],
     _BY_NAME["result"],
     _BY_NAME["epochs"],
-    Column("metric / target", _of(metric_of, _target, "{:.4g}".format), right=True, priority=2),
-    Column(COST_AND_BOUND, _of(cost_of, _bound, joules), right=True, priority=3),
+    Column(
+        "metric / target",
+        _of(lambda row: (optional(row.trial.newest, "metric"), row.job.spec.target.value), "{:.4g}".format),
+        right=True,
+        priority=2,
+    ),
+    Column(
+        COST_AND_BOUND,
+        _of(lambda row: (optional(row.trial, "cost"), optional(row.trial, "cost_bound")), joules),
+        right=True,
+        priority=3,
+    ),
     _BY_NAME["age"],
     Column("reported", _report_age, right=True, priority=7),
     Column("host", lambda row: row.trial.labels.get("host", ""), priority=8),

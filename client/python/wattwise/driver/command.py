@@ -23,7 +23,6 @@ from wattwise.errors import (
     InvalidAddressError,
     MonitorError,
     NoBatchSizeLeftError,
-    UnsupportedCallError,
     WattwiseError,
 )
 from wattwise.monitor.named import name_of
@@ -125,8 +124,6 @@ def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
         with Client(server, timeout=_CLAIM_SECONDS, retry=False, credentials=credentials) as client:
             known, statistics = client.get_job(job_id), client.get_job_statistics(job_id)
             return answer(known.job, known.details, statistics, client.get_server_info().factors).brief
-    except UnsupportedCallError:
-        return "unknown: the server is too old for `wattwise jobs savings`"
     except WattwiseError as error:
         return f"unknown: {error}"
 

@@ -15,14 +15,12 @@ from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
 from wattwise.files import FileError, open_file
 from wattwise.presentation.quantities import (
     COMPUTED_MARK,
-    COMPUTED_NOTE,
-    ESTIMATE_NOTE,
     duration,
     estimate_mark,
     joules,
 )
 from wattwise.presentation.states import trial_result
-from wattwise.presentation.terminal import Column, Mark, fitted, live_console, numbers
+from wattwise.presentation.terminal import Column, Mark, computed, estimates, fitted, live_console, numbers
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
@@ -44,24 +42,13 @@ _TABLE: Sequence[Column[TrialRecord]] = (
     Column("energy", lambda record: _known(record.energy_joules, joules), right=True, priority=5),
     Column("cost", lambda record: _known(record.cost, joules), right=True, priority=2),
 )
-_MARKS = (
-    Mark[TrialRecord](
+_MARKS: Sequence[Mark[TrialRecord]] = (
+    estimates(
         ("energy", "cost"),
         lambda record: "" if record.energy_joules is None else estimate_mark(record.monitor),
-        "~",
-        ESTIMATE_NOTE,
-        {
-            " (estimate)": "Energies and costs are estimates.",
-            " (partly estimate)": "Energies and costs are estimates in part.",
-        },
+        "Energies and costs",
     ),
-    Mark[TrialRecord](
-        ("cost",),
-        lambda record: "" if record.computed_time_seconds is None else COMPUTED_MARK,
-        "*",
-        f"costs {COMPUTED_NOTE}",
-        {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."},
-    ),
+    computed(("cost",), lambda record: record.computed_time_seconds is not None),
 )
 
 

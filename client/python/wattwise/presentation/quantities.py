@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from datetime import timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from wattwise import v1
 from wattwise.monitor.kind import EnergyQuality, EnergySource, energy_quality
@@ -18,7 +18,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def joules(value: float) -> str:
-    """Three significant digits with a unit prefix: "0.52 J", "-1.20 MJ"; "unknown" if the value is not finite."""
+    """Returns joules as three digits with a unit prefix: "0.52 J", "-1.20 MJ"; "unknown" if they are not finite."""
     if not math.isfinite(value):
         return "unknown"
     size, prefix = abs(value), 0
@@ -29,7 +29,7 @@ def joules(value: float) -> str:
 
 
 def energy(value: float) -> str:
-    """Joules, also in kilowatt-hours from 0.001 kWh on: "520 J", "12.3 kJ (0.00342 kWh)"."""
+    """Returns joules, also in kilowatt-hours from 0.001 kWh on: "520 J", "12.3 kJ (0.00342 kWh)"."""
     kilowatt_hours = value / 3.6e6
     if not 0.001 <= abs(kilowatt_hours) < math.inf:
         return joules(value)
@@ -41,14 +41,14 @@ _LEAST_MONEY = 1e-6
 
 
 def money(value: float, currency: str) -> str:
-    """An amount of a currency: with cents, or three digits below 1: "1,234.50 EUR", "0.0312 EUR", "0.00 EUR"."""
+    """Returns an amount of a currency, with cents or three digits below 1: "1,234.50 EUR", "0.0312 EUR"."""
     if abs(value) < _LEAST_MONEY:
         return f"{'<0.000001' if value else '0.00'} {currency}".rstrip()
     return f"{_rounded(value) if 0 < abs(value) < 1 else f'{value:,.2f}'} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:
-    """Grams, kilograms or tonnes of CO2 equivalent: "512 g", "-1.20 kg"."""
+    """Returns grams, kilograms or tonnes of CO2 equivalent: "512 g", "-1.20 kg"."""
     for unit, size in (("t", 1e6), ("kg", 1e3)):
         if abs(grams) >= size:
             return f"{_rounded(grams / size)} {unit}"
@@ -56,7 +56,7 @@ def carbon(grams: float) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Three significant digits, without an exponent: "0.00342", "12.3", "1234"."""
+    """Returns three significant digits, without an exponent: "0.00342", "12.3", "1234"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
@@ -67,7 +67,7 @@ _LARGEST_PERCENT = 999
 
 
 def percent(share: float) -> str:
-    """A share from 0, as a whole percentage that is 0% and 100% only of those: "44%", "<1%", ">99%", ">999%"."""
+    """Returns a share as a whole percentage that is 0% and 100% only of those: "44%", "<1%", ">99%", ">999%"."""
     if not math.isfinite(share):
         return "unknown"
     rounded = round(100 * share)
@@ -79,7 +79,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"; "-8.2 s", or "unknown" if not finite."""
+    """Returns the two largest units: "8.2 s", "3 h 07 min", "-8.2 s"; "unknown" if seconds are not finite."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:
@@ -97,7 +97,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """An age in one unit: "45s", "12m", "3h", "40d"; a unit begins with 2 of it, and an age below 0 is "0s"."""
+    """Returns an age in one unit, which begins with 2 of it: "45s", "12m", "3h", "40d"; an age below 0 is "0s"."""
     size = max(0, int(seconds))
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
         if size >= 2 * length:
@@ -106,17 +106,17 @@ def age(seconds: float) -> str:
 
 
 def moment(timestamp: Timestamp) -> str:
-    """A time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
+    """Returns a time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def exact_moment(timestamp: Timestamp) -> str:
-    """A time for programs, to the second, in UTC, as in ISO 8601: "2026-11-21T02:43:05Z"."""
+    """Returns a time for programs, to the second, in UTC, as in ISO 8601: "2026-11-21T02:43:05Z"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def instant(timestamp: Timestamp) -> str:
-    """A time for programs, to the millisecond, in UTC, as in ISO 8601: "2026-11-21T02:43:05.128Z"."""
+    """Returns a time for programs, to the millisecond, in UTC, as in ISO 8601: "2026-11-21T02:43:05.128Z"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -125,7 +125,7 @@ PLUS_MINUS = "± is one standard deviation of what is known of the expected cost
 
 
 def spread(precision: float) -> str:
-    """The standard deviation 1/√precision for a precision in 1/joules²; 0 is "unknown"."""
+    """Returns the standard deviation 1/√precision for a precision in 1/joules²; 0 is "unknown"."""
     return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
 
 
@@ -139,7 +139,7 @@ ESTIMATE_NOTE = "estimates, wholly or in part"
 
 
 def estimate_mark(*sources: EnergySource) -> str:
-    """The mark behind joules from these sources: " (estimate)", " (partly estimate)" or nothing.
+    """Returns the mark behind joules from these sources: " (estimate)", " (partly estimate)" or nothing.
 
     Sources without a kind do not count.
     """
@@ -149,26 +149,31 @@ def estimate_mark(*sources: EnergySource) -> str:
     return " (estimate)" if known == {EnergyQuality.ESTIMATED} else " (partly estimate)"
 
 
+def optional(message: Any, name: str) -> Any:
+    """Returns an optional field of a message; None if it is unset."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
 def energy_of(sums: v1.Measurement | v1.ComputedUsage) -> float | None:
-    """The energy in joules; None if none was measured."""
-    return sums.energy_joules if sums.HasField("energy_joules") else None
+    """Returns the energy in joules; None if none was measured."""
+    return cast("float | None", optional(sums, "energy_joules"))
 
 
 def step_energy(limit: v1.ProfiledLimit | v1.PowerLimit) -> float | None:
-    """The energy of a step in joules; None if none was measured."""
-    return limit.energy_joules_per_step if limit.HasField("energy_joules_per_step") else None
+    """Returns the energy of a step in joules; None if none was measured."""
+    return cast("float | None", optional(limit, "energy_joules_per_step"))
 
 
 def watts_per_gpu(watts: float) -> str:
-    """A power limit."""
+    """Returns a power limit: "250 W per GPU"."""
     return f"{watts:g} W per GPU"
 
 
 def step_time(seconds: float) -> str:
-    """The duration of a training step."""
+    """Returns the duration of a training step: "0.25 s"."""
     return f"{seconds:.3g} s"
 
 
 def seconds_since(timestamp: Timestamp) -> float:
-    """The seconds since a time."""
+    """Returns the seconds since a time."""
     return time.time() - timestamp.ToNanoseconds() / 1e9

@@ -114,17 +114,17 @@ def has_prices(factors: v1.Factors) -> bool:
 
 
 def _is_held(job: v1.Job) -> bool:
-    """Whether an operator has paused the search or pinned a batch size."""
+    """Returns whether an operator has paused the search or pinned a batch size."""
     return job.paused or job.HasField("pinned_batch_size")
 
 
 def since_trial(savings: v1.Savings) -> str:
-    """The trial from which savings are compared, to follow a noun; empty if all trials are."""
+    """Returns the trial from which savings are compared, to follow a noun; empty if all trials are."""
     return f" since trial {savings.compared_from_trial}" if savings.compared_from_trial else ""
 
 
 def number_of(number: int, noun: str, plural: str = "") -> str:
-    """A number of things: "1 run", "1,204 runs"."""
+    """Returns a number of things: "1 run", "1,204 runs"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -137,7 +137,7 @@ def change_now(saving: v1.SavingsEstimate) -> str:
 
 
 def shown_saving(saving: v1.SavingsEstimate, text: Callable[[float], str]) -> tuple[str, str]:
-    """What was saved at least, and the estimate, or what was lost; empty where that is not shown."""
+    """Returns what was saved at least, and the estimate, or what was lost; empty where that is not shown."""
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         return text(saving.at_least), text(saving.saved)
     if saving.verdict == v1.SAVINGS_VERDICT_LOSS:
@@ -174,14 +174,14 @@ def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
 
 
 def _few(savings: v1.Savings, deliveries: int) -> str:
-    """How few deliveries a cost is from, if they are too few for a comparison."""
+    """Returns how few deliveries a cost is from, if they are too few for a comparison."""
     if deliveries >= savings.min_baseline_trials:
         return ""
     return " (one delivery)" if deliveries == 1 else f" ({deliveries} deliveries)"
 
 
 def _since(job: v1.Job, savings: v1.Savings) -> str:
-    """The time or trial from which deliveries count, to follow a noun; empty if all do."""
+    """Returns the time or trial from which deliveries count, to follow a noun; empty if all do."""
     if since := since_trial(savings):
         return since
     return f" since the reset after trial {job.reset_after}" if job.HasField("reset_after") else ""
@@ -264,7 +264,7 @@ def _price(savings: v1.Savings, proof: v1.SavingsProof, quantity: Quantity) -> s
 
 
 def _request(job: v1.Job, details: v1.JobDetails) -> str:
-    """How to request a baseline, or what is known of the request."""
+    """Returns how to request a baseline, or what is known of the request."""
     job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
     command = f"wattwise jobs baseline {job_id}"
     requested = f"`{command}` requests one, `{command} --every 20` one in 20 launches"
@@ -329,7 +329,7 @@ class Total(NamedTuple):
 
 
 def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
-    """What the figures of several jobs say, by the rule of a single job."""
+    """Returns what the figures of several jobs say, by the rule of a single job."""
     quantity = main_quantity(totals.savings, factors)
     saving, text = quantity.saving, quantity.text
     jobs = f"{totals.num_jobs_with_savings:,} of {number_of(totals.num_jobs, 'job')}"
@@ -371,7 +371,7 @@ def spent_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
 
 
 def month_name(month: v1.MonthStatistics) -> str:
-    """Such as "November 2026"."""
+    """Returns the name of a month, such as "November 2026"."""
     return month.start_time.ToDatetime().strftime("%B %Y")
 
 

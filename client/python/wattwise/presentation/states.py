@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
-from wattwise.presentation.quantities import estimate_mark
+from wattwise.presentation.quantities import estimate_mark, optional
 from wattwise.rules import DEFAULTS
 from wattwise.spec import enum_name, higher_is_better, policy_name
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _options(enum: Any) -> Mapping[str, Any]:
-    """The values of an enum by the names that options use, such as "out-of-memory"."""
+    """Returns the values of an enum by the names that options use, such as "out-of-memory"."""
     return {enum_name(enum, value).replace(" ", "-"): value for value in enum.values() if value}
 
 
@@ -38,19 +38,19 @@ class JobTrial(NamedTuple):
 
 
 def listed_state(listing: v1.JobListing) -> str:
-    """The state of a job of a list with summaries, in a word or two."""
+    """Returns the state of a job of a list with summaries, in a word or two."""
     summary = listing.summary
     return _state(listing.job, failing=summary.needs_attention, running=summary.num_running_trials > 0)
 
 
 def job_state(job: v1.Job, details: v1.JobDetails) -> str:
-    """The state of a job in a word or two."""
+    """Returns the state of a job in a word or two."""
     running = any(state.num_running for state in details.batch_size_states)
     return _state(job, failing=bool(details.advice), running=running)
 
 
 def _state(job: v1.Job, *, failing: bool, running: bool) -> str:
-    """The state in a word or two, for lists and pages; what needs attention comes first."""
+    """Returns the state in a word or two, for lists and pages; what needs attention comes first."""
     if stuck(job):
         state = "stuck"
     elif job.warnings:
@@ -69,17 +69,17 @@ def _state(job: v1.Job, *, failing: bool, running: bool) -> str:
 
 
 def batch_size_in_use(job: v1.Job) -> int | None:
-    """What a launch gets unless something is tried; None if no batch size is left."""
-    return job.batch_size_in_use if job.HasField("batch_size_in_use") else None
+    """Returns what a launch gets unless something is tried; None if no batch size is left."""
+    return cast("int | None", optional(job, "batch_size_in_use"))
 
 
 def stuck(job: v1.Job) -> bool:
-    """Whether no batch size is left to try."""
+    """Returns whether no batch size is left to try."""
     return not job.available_batch_sizes
 
 
 def stage(job: v1.Job) -> str:
-    """The stage, such as "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"; "-" for a policy without."""
+    """Returns the stage: "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"; "-" for a policy without."""
     if not has_stages(job.spec):
         return "stuck" if stuck(job) else "-"
     state = job.policy_state.pruning_gts
@@ -90,7 +90,7 @@ def stage(job: v1.Job) -> str:
 
 
 def has_stages(spec: v1.JobSpec) -> bool:
-    """Whether the policy has stages, and trials of several roles."""
+    """Returns whether the policy has stages, and trials of several roles."""
     return policy_name(spec) == "pruning_gts"
 
 
@@ -100,7 +100,7 @@ def policy(spec: v1.JobSpec) -> str:
 
 
 def policy_with_parameters(spec: v1.JobSpec) -> str:
-    """A policy in words with those of its parameters that are not the defaults: "gts (window_size 50)"."""
+    """Returns a policy with those of its parameters that are not the defaults: "gts (window_size 50)"."""
     name = policy_name(spec)
     if not name:
         return policy(spec)
@@ -113,23 +113,23 @@ def policy_with_parameters(spec: v1.JobSpec) -> str:
 
 
 def max_epochs(spec: v1.JobSpec) -> str:
-    """The most epochs that a trial may take: "1 epoch"."""
+    """Returns the most epochs that a trial may take: "1 epoch"."""
     return f"{spec.max_epochs} epoch{'s' * (spec.max_epochs != 1)}"
 
 
 def direction(spec: v1.JobSpec) -> str:
-    """On which side of a job's target its metric must be."""
+    """Returns on which side of a job's target its metric must be."""
     return "at least" if higher_is_better(spec) else "at most"
 
 
 def beta_knob(spec: v1.JobSpec) -> float | None:
-    """The multiple of the least cost at which a registered job's trials are stopped; None if they are not."""
+    """Returns the multiple of the least cost at which a job's trials are stopped; None if they are not."""
     rule = spec.early_stopping
     return rule.cost_bound.beta_knob if rule.WhichOneof("rule") == "cost_bound" else None
 
 
 def end_reason(value: v1.EndReason.ValueType) -> str:
-    """Why a trial ended, such as "target reached"."""
+    """Returns why a trial ended, such as "target reached"."""
     return enum_name(v1.EndReason, value)
 
 
@@ -143,7 +143,7 @@ _REASONS = frozenset(map(end_reason, v1.EndReason.values()))
 
 
 def trial_result(reason: str, *, reached: bool, status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED) -> str:
-    """How a trial ended in a few words: "reached", "missed: cost bound", "interrupted: lost", "failed: out of memory".
+    """Returns how a trial ended in a few words: "reached", "missed: cost bound", "failed: out of memory".
 
     Args:
         reason: its end reason, as `end_reason` names it.
@@ -161,7 +161,7 @@ def trial_result(reason: str, *, reached: bool, status: v1.TrialStatus.ValueType
 
 
 def result(row: JobTrial) -> str:
-    """How a trial ended, its target and whether it counts, such as "missed: cost bound, excluded"."""
+    """Returns how a trial ended, its target and whether it counts, such as "missed: cost bound, excluded"."""
     trial, text = row.trial, "running"
     if trial.status != v1.TRIAL_STATUS_RUNNING:
         text = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, status=trial.status)
@@ -169,7 +169,7 @@ def result(row: JobTrial) -> str:
 
 
 def uncounted(job: v1.Job, trial: v1.Trial) -> str:
-    """Why a trial does not count; empty if it does."""
+    """Returns why a trial does not count; empty if it does."""
     if trial.id.trial_number <= job.reset_after:
         return "before reset"
     return "excluded" if trial.excluded else ""
@@ -182,7 +182,7 @@ def with_uncounted(text: str, row: JobTrial) -> str:
 
 
 def target(trial: v1.Trial) -> str:
-    """Whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
+    """Returns whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
     if not trial.HasField("newest") or trial.status in UNDECIDED:
         return ""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
@@ -193,37 +193,27 @@ def target(trial: v1.Trial) -> str:
 
 
 def lease(trial: v1.Trial, text: Callable[[Timestamp], str]) -> str:
-    """When the lease of a running trial expires, as a text of that time."""
+    """Returns when the lease of a running trial expires, as a text of that time."""
     if trial.status != v1.TRIAL_STATUS_RUNNING:
         return ""
     return text(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
 
 
 def trial_origin(trial: v1.Trial) -> str:
-    """Who chose a trial's batch size, and what the trial is for if its policy says so: "search, exploration"."""
+    """Returns who chose a trial's batch size, and what for if its policy says so: "search, exploration"."""
     origin = enum_name(v1.TrialOrigin, trial.origin)
     if not trial.HasField("pruning_gts"):
         return origin
     return f"{origin}, {enum_name(v1.PruningGtsRole, trial.pruning_gts.role)}"
 
 
-def metric_of(row: JobTrial) -> float | None:
-    """The metric of the newest report; None before it."""
-    return row.trial.newest.metric if row.trial.HasField("newest") else None
-
-
-def cost_of(row: JobTrial) -> float | None:
-    """The cost of the newest report in joules; None before it."""
-    return row.trial.cost if row.trial.HasField("cost") else None
-
-
 def warning_name(warning: v1.TrialWarning) -> str:
-    """What a warning is about, such as "no energy"."""
+    """Returns what a warning is about, such as "no energy"."""
     return enum_name(v1.WarningReason, warning.reason)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, with those that follow each other as a range: "1-3, 7"."""
+    """Returns ascending numbers, with those that follow each other as a range: "1-3, 7"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -234,23 +224,23 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def monitors(job: v1.Job) -> str:
-    """The monitor of a job's trials, and earlier ones."""
+    """Returns the monitor of a job's trials, and earlier ones."""
     monitor = monitor_text(job.monitor)
     return f"{monitor}, {other_monitors(job)} before" if job.other_monitors else monitor
 
 
 def other_monitors(job: v1.Job) -> str:
-    """The other monitors of a job's trials, such as "estimate and nvml+rapl"."""
+    """Returns the other monitors of a job's trials, such as "estimate and nvml+rapl"."""
     return " and ".join(map(monitor_text, job.other_monitors))
 
 
 def mark_of(job: v1.Job) -> str:
-    """The mark behind a job's costs if all or some of them are estimates."""
+    """Returns the mark behind a job's costs if all or some of them are estimates."""
     return estimate_mark(job.monitor, *job.other_monitors)
 
 
 def status_name(state: v1.BatchSizeState) -> str:
-    """The status of a batch size in words, such as "set aside" or "banned, out of memory"."""
+    """Returns the status of a batch size in words, such as "set aside" or "banned, out of memory"."""
     people = [word for word, is_so in (("pinned", state.pinned), ("banned", state.banned)) if is_so]
     if people and state.status == v1.BATCH_SIZE_STATUS_AVAILABLE:
         return ", ".join(people)
@@ -258,17 +248,17 @@ def status_name(state: v1.BatchSizeState) -> str:
 
 
 def may_be_chosen(state: v1.BatchSizeState) -> bool:
-    """Whether the search may choose a batch size."""
+    """Returns whether the search may choose a batch size."""
     return state.status == v1.BATCH_SIZE_STATUS_AVAILABLE and not state.banned
 
 
 def choosable(details: v1.JobDetails) -> list[int]:
-    """The batch sizes that the search may choose."""
+    """Returns the batch sizes that the search may choose."""
     return [state.batch_size for state in details.batch_size_states if may_be_chosen(state)]
 
 
 def banned(details: v1.JobDetails) -> list[int]:
-    """The batch sizes that a person has banned."""
+    """Returns the batch sizes that a person has banned."""
     return [state.batch_size for state in details.batch_size_states if state.banned]
 
 
@@ -285,5 +275,5 @@ def baseline_waits(job: v1.Job, details: v1.JobDetails) -> str:
 
 
 def sizes(batch_sizes: Iterable[int]) -> str:
-    """Batch sizes, separated by commas."""
+    """Returns batch sizes, separated by commas."""
     return ", ".join(map(str, batch_sizes)) or "none"

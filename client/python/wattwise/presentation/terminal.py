@@ -12,13 +12,25 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from wattwise.presentation.quantities import age, duration, energy, joules
+from wattwise.presentation.quantities import (
+    COMPUTED_MARK,
+    COMPUTED_NOTE,
+    ESTIMATE_NOTE,
+    age,
+    duration,
+    energy,
+    exact_moment,
+    joules,
+    moment,
+    seconds_since,
+)
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
     from rich.console import Console, RenderableType
 
 Row = TypeVar("Row")
@@ -100,6 +112,31 @@ def numbers(
     )
 
 
+def times(name: str, time: Callable[[Row], Timestamp | None], *, unknown: str = "", priority: int = KEY) -> Column[Row]:
+    """Returns a column of times in UTC, with a text for a row without one."""
+
+    def shown(row: Row, text: Callable[[Timestamp], str], missing: str) -> str:
+        return missing if (found := time(row)) is None else text(found)
+
+    return Column(
+        name,
+        lambda row: shown(row, moment, unknown),
+        priority=priority,
+        exact=lambda row: shown(row, exact_moment, ""),
+        order=lambda row: None if (found := time(row)) is None else found.ToNanoseconds(),
+    )
+
+
+def ages(name: str, time: Callable[[Row], Timestamp | None], *, priority: int = KEY) -> Column[Row]:
+    """Returns a column of the time since a time; the cell of a row without one is empty."""
+
+    def seconds(row: Row) -> float | None:
+        return None if (found := time(row)) is None else seconds_since(found)
+
+    found = numbers(name, seconds, age, priority=priority)
+    return replace(found, exact=lambda row: "" if (since := seconds(row)) is None else f"{since:.3f}")
+
+
 @dataclass(frozen=True)
 class Mark(Generic[Row]):
     """What is said once about cells, such as that they are estimates.
@@ -117,6 +154,28 @@ class Mark(Generic[Row]):
     sign: str
     some: str
     every: Mapping[str, str]
+
+
+def estimates(
+    columns: Sequence[str], suffix: Callable[[Row], str], what: str, *, some: str = ESTIMATE_NOTE, measured: str = ""
+) -> Mark[Row]:
+    """Returns the mark of estimates.
+
+    Args:
+        columns: As of `Mark`.
+        suffix: Returns the `estimate_mark` of a row.
+        what: What the cells are, such as "Costs".
+        some: As of `Mark`.
+        measured: What the note adds if all of the cells are estimates.
+    """
+    every = {" (estimate)": f"{what} are estimates{measured}.", " (partly estimate)": f"{what} are estimates in part."}
+    return Mark(columns, suffix, "~", some, every)
+
+
+def computed(columns: Sequence[str], is_computed: Callable[[Row], bool]) -> Mark[Row]:
+    """Returns the mark of costs that follow from computed usage."""
+    every = {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."}
+    return Mark(columns, lambda row: COMPUTED_MARK if is_computed(row) else "", "*", f"costs {COMPUTED_NOTE}", every)
 
 
 class Table(NamedTuple):

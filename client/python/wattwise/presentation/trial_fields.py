@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattwise import v1
 from wattwise.monitor.kind import energy_quality, monitor_text
-from wattwise.presentation.quantities import instant
+from wattwise.presentation.quantities import instant, optional
 from wattwise.presentation.states import JobTrial
 from wattwise.spec import enum_name
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """A line of a CSV file, as in RFC 4180."""
+    """Returns a line of a CSV file, as in RFC 4180."""
     buffer = io.StringIO()
     csv.writer(buffer).writerow(cells)
     return buffer.getvalue()
 
 
 def as_text(text: str) -> str:
-    """A text for a cell, with an apostrophe before what a spreadsheet would take for a formula."""
+    """Returns a text for a cell, with an apostrophe before what a spreadsheet would take for a formula."""
     return _FORMULA.sub(r"\1'", text)
 
 
@@ -42,23 +42,18 @@ Where the decimal sign is a comma, a spreadsheet separates cells at semicolons a
 Field = Callable[[JobTrial], Any]
 
 
-def _optional(message: Any, name: str) -> Any:
-    """An optional field; None if it is unset."""
-    return getattr(message, name) if message.HasField(name) else None
-
-
 def _trial(name: str) -> Field:
-    return lambda row: _optional(row.trial, name)
+    return lambda row: optional(row.trial, name)
 
 
 def _newest(name: str) -> Field:
-    """A field of the newest measurement."""
-    return lambda row: _optional(row.trial.newest, name)
+    """Returns a field of the newest measurement."""
+    return lambda row: optional(row.trial.newest, name)
 
 
 def _time(name: str) -> Field:
     def value(row: JobTrial) -> str | None:
-        found: Timestamp | None = _optional(row.trial, name)
+        found: Timestamp | None = optional(row.trial, name)
         return None if found is None else instant(found)
 
     return value
@@ -70,7 +65,7 @@ def _report_time(row: JobTrial) -> str | None:
 
 
 def _enum(enum: Any, value: int) -> str | None:
-    """A value by its short name, such as "out_of_memory"; None for the one that says nothing."""
+    """Returns a value by its short name, such as "out_of_memory"; None for the one that says nothing."""
     if not value:
         return None
     return enum_name(enum, value).replace(" ", "_")
@@ -106,14 +101,14 @@ FIELDS: Mapping[str, Field] = {
     "cost_bound_joules": _trial("cost_bound"),
     "limit_watts_per_gpu": lambda row: _limit(row.trial.newest.power_setting),
     "computed_time_seconds": lambda row: row.trial.newest.computed.time_seconds or None,
-    "computed_energy_joules": lambda row: _optional(row.trial.newest.computed, "energy_joules"),
+    "computed_energy_joules": lambda row: optional(row.trial.newest.computed, "energy_joules"),
     "computed_limit_watts_per_gpu": lambda row: _limit(row.trial.newest.computed.power_setting),
     "monitor": lambda row: monitor_text(row.trial.monitor) or None,
     "energy_quality": lambda row: energy_quality(row.trial.monitor).name.lower() if row.trial.monitor.kinds else None,
     "start_time": _time("start_time"),
     "end_time": _time("end_time"),
     "last_report_time": _report_time,
-    "recurrence": lambda row: _optional(row.trial, "recurrence"),
+    "recurrence": lambda row: optional(row.trial, "recurrence"),
     "role": _of_pruning_gts(lambda of: _enum(v1.PruningGtsRole, of.role)),
     "pruning_round": _of_pruning_gts(lambda of: of.pruning_round),
     "excluded": lambda row: row.trial.excluded,
@@ -134,12 +129,12 @@ CSV_HEADING = csv_line(FIELDS)
 
 
 def csv_row(row: JobTrial) -> str:
-    """The line of a trial, with a cell for each of `FIELDS`."""
+    """Returns the line of a trial, with a cell for each of `FIELDS`."""
     return csv_line(_cell(value(row)) for value in FIELDS.values())
 
 
 def _cell(value: Any) -> str:
-    """A value of `FIELDS` as the text of a cell; only texts, not numbers, are kept from being formulas."""
+    """Returns a value of `FIELDS` as the text of a cell; only texts, not numbers, are kept from being formulas."""
     match value:
         case None:
             return ""
@@ -158,7 +153,7 @@ def json_row(row: JobTrial) -> str:
 
 
 def _json(value: Any) -> Any:
-    """A value that JSON has."""
+    """Returns a value as JSON has it: texts for numbers that are not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         # As in the JSON of protobuf.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
