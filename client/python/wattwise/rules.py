@@ -43,6 +43,9 @@ MAX_KINDS = 8
 
 MAX_KIND_LENGTH = 50
 
+POWER_FACTOR = 2.0
+"""Times their maximum power, which GPUs exceed for moments: above it a measurement is wrong."""
+
 MAX_PAGE = 1000
 """Jobs, trials or events that one call returns."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from wattwise.rules import JobSpec
+from wattwise.rules import POWER_FACTOR, JobSpec
 
 from wattwise_server.cost import cost
 from wattwise_server.domain import (
@@ -42,8 +42,6 @@ Faults: TypeAlias = list[tuple[str, str]]
 
 
 _GPU_KINDS = frozenset({"nvml", "amdsmi", "zeus"})
-_MOST_POWER_OF_GPUS = 2.0
-"""Times the job's maximum power, which GPUs exceed for moments."""
 
 _MOST_POWER = 3.0
 """Times the job's maximum power: above it a unit is wrong, since a power plug draws less beside the GPUs."""
@@ -324,7 +322,7 @@ def _of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measureme
     if before is not None and before.energy_joules is not None and seconds > before.time_seconds:
         joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
     # For every report.
-    if joules <= _MOST_POWER_OF_GPUS * spec.gpu.max_power_watts * seconds:
+    if joules <= POWER_FACTOR * spec.gpu.max_power_watts * seconds:
         return None
     if joules <= _most_watts(spec, trial.monitor) * seconds:
         return None
@@ -346,5 +344,5 @@ def _most_watts(spec: JobSpec, monitor: MonitorKinds) -> float:
     if not monitor.kinds:
         return _MOST_POWER * most
     if all(kind.removesuffix("-polled") in _GPU_KINDS for kind in monitor.kinds):
-        return _MOST_POWER_OF_GPUS * most
+        return POWER_FACTOR * most
     return _MOST_POWER * most + _MOST_OTHER_WATTS

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wattwise import BatchSizeOptimizer, Client, JobSpec, NvmlMonitor, PowerLimitOptimizer, v1
-from wattwise.monitor import Monitor, gpu_monitor, plausible
+from wattwise import BatchSizeOptimizer, Client, JobSpec, NvmlMonitor, PowerLimitOptimizer, rules, v1
+from wattwise.monitor import Monitor, gpu_monitor
 
 from tests.client.monitor.nvml_stub import Machine, StubGpu
 from tests.client.training.script import job_spec
@@ -80,7 +80,7 @@ class Training:
     ) -> None:
         # The stub's counters are exact, and its steps take no time.
         gpu_monitor.COUNTER_SECONDS = 0.0
-        plausible.POWER_FACTOR = math.inf
+        rules.POWER_FACTOR = math.inf
         self.machine = machine
         self._address = address
         self.table = table

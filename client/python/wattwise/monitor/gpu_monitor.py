@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from wattwise import rules
 from wattwise.errors import ImplausibleError, MonitorError, Remedy, log
 from wattwise.monitor import plausible
 from wattwise.monitor.window import Reading, WindowMonitor
@@ -132,7 +133,7 @@ class GpuMonitor(WindowMonitor):
         """The GPU's current power."""
         watts = gpu.power_watts()
         if not 0 <= watts <= self._most_watts[gpu.uuid]:
-            limit = self._most_watts[gpu.uuid] / plausible.POWER_FACTOR
+            limit = self._most_watts[gpu.uuid] / rules.POWER_FACTOR
             raise ImplausibleError(
                 f"{gpu.name} ({gpu.uuid}) reports a power of {watts:g} W, with a limit of {limit:g} W"
             )
@@ -151,7 +152,7 @@ class GpuMonitor(WindowMonitor):
 
 def _most_watts(gpu: MeasuredGpu) -> float:
     try:
-        return plausible.POWER_FACTOR * gpu.max_power_watts()
+        return rules.POWER_FACTOR * gpu.max_power_watts()
     except MonitorError:
         return math.inf
 

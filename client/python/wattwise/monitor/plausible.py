@@ -6,12 +6,10 @@ import math
 import time
 from collections.abc import Sequence
 
+from wattwise import rules
 from wattwise.errors import ImplausibleError
 from wattwise.monitor.kind import ESTIMATE, monitor_kinds
 from wattwise.monitor.window import Monitor, Window
-
-POWER_FACTOR = 2.0
-"""Times their limit: GPUs exceed it for moments."""
 
 STEP_SECONDS = 0.1
 """How late the energy counter of a GPU may be."""
@@ -86,7 +84,7 @@ class CheckedMonitor:
             part.set_limit(watts)
         own = getattr(self._monitor, "max_power_watts", None)
         of_parts = math.fsum(part.most_watts for part in self._parts)
-        self.most_watts = float(own) if own is not None else of_parts or POWER_FACTOR * watts
+        self.most_watts = float(own) if own is not None else of_parts or rules.POWER_FACTOR * watts
 
     def begin_window(self, name: str, /) -> None:
         """Begins a window of the monitor."""

@@ -12,8 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from wattwise import rules
 from wattwise.errors import ImplausibleError, MonitorError, Remedy, short_tracebacks
-from wattwise.monitor.plausible import POWER_FACTOR, power_fault
+from wattwise.monitor.plausible import power_fault
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuGroup
 
@@ -149,7 +150,7 @@ class RaplZone:
         for file in self._folder.glob("constraint_*_uw"):
             with suppress(MonitorError):
                 limits.append(self._number(file.name) / 1e6)
-        return min(POWER_FACTOR * max(limits) or math.inf, _HIGHEST_ZONE_POWER_WATTS)
+        return min(rules.POWER_FACTOR * max(limits) or math.inf, _HIGHEST_ZONE_POWER_WATTS)
 
     def _number(self, file: str) -> int:
         path = self._folder / file
