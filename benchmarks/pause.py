@@ -9,9 +9,9 @@ from pathlib import Path
 import uvloop
 from wattwise import v1
 from wattwise.rpc.calls import new_id
+from wattwise.rules import EndReason
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Limits
-from wattwise_server.domain import EndReason
 from wattwise_server.rpc import answers, requests
 from wattwise_server.store.base import TrialList
 from wattwise_server.store.open import open_store

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple, Protocol
 
 from wattwise import rules
-from wattwise_server.domain import EndReason
+from wattwise.rules import EndReason
 
 from wattwise_replay.errors import ExhaustedError
 from wattwise_replay.workload import Workload

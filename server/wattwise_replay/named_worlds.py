@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from wattwise_server.domain import EndReason
+from wattwise.rules import EndReason
 
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import BatchSize, Crash, PowerPoint, RecordedRun, Workload, validated

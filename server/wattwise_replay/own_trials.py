@@ -23,8 +23,8 @@ import numpy as np
 from wattwise import Client, v1
 from wattwise.driver.history import History, TrialRecord
 from wattwise.presentation.states import end_reason
+from wattwise.rules import EndReason
 from wattwise.spec import enum_constant, max_power_watts
-from wattwise_server.domain import EndReason
 
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import BatchSize, Crash, PowerPoint, RecordedRun, Workload, validated

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from wattwise import rules
-from wattwise_server.domain import EndReason
+from wattwise.rules import EndReason
 
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ExhaustedError

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattwise import GpuGroup, JobSpec, rules
 from wattwise.drafts import POLICIES, Policy
-from wattwise_server.domain import EndReason
+from wattwise.rules import EndReason
 
 from wattwise_replay.errors import ReplayError
 

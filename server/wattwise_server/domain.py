@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wattwise.rules import JobSpec
+from wattwise.rules import EndReason, JobSpec
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside, and a job needs attention."""
@@ -60,21 +60,6 @@ class TrialStatus(Enum):
     DECIDED = "DECIDED"
     INTERRUPTED = "INTERRUPTED"
     FAILED = "FAILED"
-
-
-class EndReason(Enum):
-    """Why a trial ended."""
-
-    TARGET_REACHED = "TARGET_REACHED"
-    COST_BOUND = "COST_BOUND"
-    MAX_EPOCHS = "MAX_EPOCHS"
-    JOB_DELETED = "JOB_DELETED"
-    COMPLETED = "COMPLETED"
-    ERROR = "ERROR"
-    OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    PREEMPTED = "PREEMPTED"
-    LOST = "LOST"
-    STOPPED_EARLY = "STOPPED_EARLY"
 
 
 class WarningReason(Enum):

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from wattwise.rules import JobSpec
+from wattwise.rules import EndReason, JobSpec
 
 from wattwise_server.cost import cost, with_unit
 from wattwise_server.domain import (
     ChangedQuantity,
     ComputedUsage,
     DetectedChange,
-    EndReason,
     EnergyQuality,
     Measurement,
     MonitorKinds,

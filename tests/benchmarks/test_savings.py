@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wattwise.rules import EndReason
 from wattwise_replay.play import PlayedTrial
 from wattwise_replay.workload import Crash, RecordedRun
-from wattwise_server.domain import EndReason, SavingsVerdict
+from wattwise_server.domain import SavingsVerdict
 from wattwise_server.policy.savings import LEAST_SPREAD, boundary
 
 from benchmarks import savings

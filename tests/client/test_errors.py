@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, errors, v1
+from wattwise import BatchSizeOptimizer, Client, Decision, EndReason, EstimateMonitor, errors, v1
 from wattwise.errors import (
     JobNotFoundError,
     ServerError,
@@ -54,7 +54,7 @@ def test_errors_survive_pickling(kind: type[WattwiseError]) -> None:
 
 def test_failure_carries_its_decision_through_pickling() -> None:
     """A pickled TrainFailError keeps its decision."""
-    decision = v1.Decision(stop_train=True, message="max epochs reached", cost=12.5)
+    decision = Decision(stop_train=True, message="max epochs reached", end_reason=EndReason.MAX_EPOCHS, cost=12.5)
     error = TrainFailError("training is over", decision)
     assert pickle.loads(pickle.dumps(error)).decision == decision  # noqa: S301 - our own bytes
 

@@ -208,7 +208,7 @@ def test_gpus_of_the_monitor(grpc_addr: str) -> None:
     for _ in range(2):
         with BatchSizeOptimizer(grpc_addr, spec, monitor=EstimateMonitor(watts=1000)) as bso:
             bso.get_batch_size()
-            assert bso.trial.job.spec.eta_knob == eta(max_power_watts_per_gpu=1000) == 0.134948
+            assert bso.trial.job.eta_knob == eta(max_power_watts_per_gpu=1000) == 0.134948
 
 
 @pytest.mark.parametrize("change", [{"gpu_hour_price": 2.0}, {"gpu": replace(EIGHT, max_power_watts_per_gpu=1000.0)}])
@@ -246,7 +246,7 @@ def test_fallback_with_prices(fallback: int | str) -> None:
     monitor = EstimateMonitor(watts=1000)
     with BatchSizeOptimizer(NOWHERE, priced(gpu=None), monitor=monitor, timeout=0.0, fallback=fallback) as bso:
         assert bso.get_batch_size() == (16 if fallback == "default" else fallback)
-        assert bso.trial.job.spec.eta_knob == 0.134948
+        assert bso.trial.job.eta_knob == 0.134948
     with pytest.raises(InvalidJobSpecError) as refused:
         BatchSizeOptimizer(
             NOWHERE, priced(gpu=None, gpu_hour_price=-1), monitor=monitor, timeout=0.0, fallback=fallback
@@ -268,4 +268,4 @@ def test_fallback_is_delivered_with_eta(server: LiveServer) -> None:
         bso.get_batch_size()
         with Client(server.address) as client:
             imported, _ = client.list_trials(str(spec.job_id))
-    assert (imported.origin, bso.trial.job.spec.eta_knob) == (v1.TRIAL_ORIGIN_IMPORTED, 0.134948)
+    assert (imported.origin, bso.trial.job.eta_knob) == (v1.TRIAL_ORIGIN_IMPORTED, 0.134948)

@@ -139,7 +139,7 @@ def main(address: str, job_id: str, joules: str) -> None:
     bso.get_batch_size()
     bso.on_train_begin()
     trial = bso.trial
-    _answer(f"{trial.id.launch_id} {trial.id.trial_number}")
+    _answer(f"{trial.launch_id} {trial.number}")
     for line in sys.stdin:
         bso.on_evaluate(float(line))
         _answer("finished" if bso.training_finished else "on")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from wattwise import Client, v1
+from wattwise import Client, EndReason, v1
 
 from tests.client.commands.test_hostile import COMMANDS, JOB
 from tests.client.training.script import begun
@@ -58,7 +58,7 @@ def test_unknown_end_reason(grpc_server: LiveServer) -> None:
     with later(grpc_server, Later(enums=[v1.EndReason.DESCRIPTOR], beneath=STRICT)) as address:
         bso = begun(address)
         bso.on_evaluate(0.1)
-        bso.close(v1.END_REASON_PREEMPTED)
+        bso.close(EndReason.PREEMPTED)
     trial = trial_of(grpc_server.address, bso)
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_ERROR)
     assert [each.reason for each in trial.warnings] == [v1.WARNING_REASON_END_REASON_UNKNOWN]

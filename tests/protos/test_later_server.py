@@ -156,7 +156,7 @@ def test_unknown_warning_is_shown(
 
 def _status_unknown(server: LiveServer, state: dict[str, object], bso: BatchSizeOptimizer) -> BatchSizeOptimizer:
     with later(server, Later(enums=[v1.TrialStatus.DESCRIPTOR])) as address:
-        again = resumed(address, state, job_id=bso.trial.id.job_id)
+        again = resumed(address, state, job_id=bso.trial.job_id)
         if not again.training_finished:
             again.on_train_begin()
             again.on_evaluate(0.95)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from wattwise import Client
 from wattwise.drafts import Policy
+from wattwise.rules import EndReason
 from wattwise_replay.compare import HINDSIGHT, compare
 from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
@@ -18,7 +19,6 @@ from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play
 from wattwise_replay.workload import Workload, epoch_cost
 from wattwise_replay.world import MAX_TRIES, World, draws
-from wattwise_server.domain import EndReason
 
 from tests.live_server import LiveServer
 from tests.replay.worlds import job

@@ -11,13 +11,13 @@ from wattwise import Client, v1
 from wattwise.commands.main import main
 from wattwise.driver.history import History, TrialRecord
 from wattwise.errors import JobNotFoundError
+from wattwise.rules import EndReason
 from wattwise_replay import own_trials
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play
 from wattwise_replay.workload import Crash, PowerPoint, RecordedRun, Workload
 from wattwise_replay.world import World
-from wattwise_server.domain import EndReason
 
 from tests.client.driver.test_history import RECORD
 from tests.live_server import LiveServer

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from wattwise.decision import Decision as Decision
     from wattwise.integrations.fitting import fit_attempts as fit_attempts
     from wattwise.integrations.learning_rate import scaled_learning_rate as scaled_learning_rate
     from wattwise.integrations.learning_rate import scaled_steps as scaled_steps
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
     from wattwise.rpc.async_client import AsyncClient as AsyncClient
     from wattwise.rpc.client import Client as Client
     from wattwise.rpc.credentials import Credentials as Credentials
+    from wattwise.rules import EndReason as EndReason
     from wattwise.spec import GpuGroup as GpuGroup
     from wattwise.spec import JobSpec as JobSpec
     from wattwise.training.attempts import Attempt as Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer as BatchSizeOptimizer
+    from wattwise.training.trial import Trial as Trial
 
 # gRPC's core reads this once, at the import of grpc. It would write lines of its own to stderr: at every fork while a
 # stream is open, hence for every data-loader worker; about connections whose faults our errors name; and in a server's
@@ -57,6 +60,8 @@ _MODULES = {
     "Client": "wattwise.rpc.client",
     "CombinedMonitor": "wattwise.monitor.combined",
     "Credentials": "wattwise.rpc.credentials",
+    "Decision": "wattwise.decision",
+    "EndReason": "wattwise.rules",
     "EstimateMonitor": "wattwise.monitor.estimate",
     "GpuGroup": "wattwise.spec",
     "JobSpec": "wattwise.spec",
@@ -64,6 +69,7 @@ _MODULES = {
     "NvmlMonitor": "wattwise.monitor.gpu",
     "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
+    "Trial": "wattwise.training.trial",
     "data_loader": "wattwise.integrations.loader",
     "eta_from_prices": "wattwise.prices",
     "fit_attempts": "wattwise.integrations.fitting",

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from wattwise import v1
+    from wattwise.decision import Decision
 
 T = TypeVar("T")
 
@@ -284,14 +284,14 @@ class TrainFailError(WattwiseError):
         decision: the decision that ended it, with the server's message.
     """
 
-    def __init__(self, message: str, decision: v1.Decision | None = None) -> None:
-        from wattwise import v1  # noqa: PLC0415 - the stubs take longer to import than all errors
+    def __init__(self, message: str, decision: Decision | None = None) -> None:
+        from wattwise.decision import Decision  # noqa: PLC0415 - takes longer to import than all errors
 
         super().__init__(message)
-        self.decision = decision or v1.Decision(stop_train=True, message=message)
+        self.decision = decision or Decision(stop_train=True, message=message)
 
     @classmethod
-    def of(cls, decision: v1.Decision | None) -> TrainFailError | None:
+    def of(cls, decision: Decision | None) -> TrainFailError | None:
         """The error for a decision that ended the training without its target; None for any other decision."""
         if decision is None or not decision.stop_train or decision.target_reached:
             return None

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
+from enum import Enum
 from functools import lru_cache
 from typing import Any, SupportsFloat, TypeAlias, TypeGuard
 
@@ -54,6 +55,27 @@ JobDraft: TypeAlias = Mapping[str, Any]
 
 If a job has not exactly one group of GPUs, `gpu` is the number of groups.
 """
+
+
+class EndReason(str, Enum):
+    """Why a trial ended: `EndReason.TARGET_REACHED`, which equals "TARGET_REACHED"."""
+
+    TARGET_REACHED = "TARGET_REACHED"
+    COST_BOUND = "COST_BOUND"
+    MAX_EPOCHS = "MAX_EPOCHS"
+    JOB_DELETED = "JOB_DELETED"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    PREEMPTED = "PREEMPTED"
+    LOST = "LOST"
+    STOPPED_EARLY = "STOPPED_EARLY"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"EndReason.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

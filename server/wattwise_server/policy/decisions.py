@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from wattwise.rules import JobSpec
+from wattwise.rules import EndReason, JobSpec
 
 from wattwise_server.cost import with_unit
-from wattwise_server.domain import Decision, EndReason, EnergyQuality, Job, Measurement, Trial, TrialOrigin
+from wattwise_server.domain import Decision, EnergyQuality, Job, Measurement, Trial, TrialOrigin
 from wattwise_server.errors import jobs_command
 from wattwise_server.policy.stopping import Verdict, has_best_known, with_current_cost
 

@@ -12,7 +12,9 @@ from enum import Enum
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from wattwise_server.domain import FAILURES_TO_SET_ASIDE, Arm, EndReason, Search, Stage, Trial
+from wattwise.rules import EndReason
+
+from wattwise_server.domain import FAILURES_TO_SET_ASIDE, Arm, Search, Stage, Trial
 from wattwise_server.errors import begin_again, described, jobs_command, other_job, remedy
 
 _LONGEST_PAUSE = 1024

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from wattwise.rules import JobSpec
+from wattwise.rules import EndReason, JobSpec
 
-from wattwise_server.domain import Arm, EndReason, Moments, Observation, PruningGtsRole, Search, Trial, TrialOrigin
+from wattwise_server.domain import Arm, Moments, Observation, PruningGtsRole, Search, Trial, TrialOrigin
 from wattwise_server.events import (
     BatchSizeBanned,
     BatchSizeReadmitted,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wattwise.rules import JobSpec, reaches_target
+from wattwise.rules import EndReason, JobSpec, reaches_target
 
 from wattwise_server.cost import cost
-from wattwise_server.domain import EndReason, Job, Measurement, Trial, TrialOrigin
+from wattwise_server.domain import Job, Measurement, Trial, TrialOrigin
 from wattwise_server.policy.registry import POLICIES
 
 

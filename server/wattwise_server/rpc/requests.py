@@ -11,11 +11,10 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 from wattwise import drafts, v1
-from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENTS, JobDraft, identifier_fault
+from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENTS, EndReason, JobDraft, identifier_fault
 
 from wattwise_server.domain import (
     ComputedUsage,
-    EndReason,
     EnergyQuality,
     Measurement,
     MonitorKinds,

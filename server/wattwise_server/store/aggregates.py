@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from wattwise_server.domain import EndReason, Moments, TrialOrigin, Usage
+from wattwise.rules import EndReason
+
+from wattwise_server.domain import Moments, TrialOrigin, Usage
 from wattwise_server.store.base import Bucket, Day, DeliveryLogs, JobVersion, TrialGroup
 from wattwise_server.store.columns import Row, from_micros
 from wattwise_server.store.rows import FAILED, NEWEST_EPOCH

@@ -9,16 +9,9 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from wattwise_server.domain import (
-    EndReason,
-    Job,
-    MonitorKinds,
-    PruningGtsRole,
-    Trial,
-    TrialStatus,
-    TrialWarning,
-    undecided,
-)
+from wattwise.rules import EndReason
+
+from wattwise_server.domain import Job, MonitorKinds, PruningGtsRole, Trial, TrialStatus, TrialWarning, undecided
 from wattwise_server.events import (
     BatchSizeStatusChanged,
     BestKnownChanged,

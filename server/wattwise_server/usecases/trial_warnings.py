@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from wattwise.rules import JobSpec
+from wattwise.rules import EndReason, JobSpec
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import (
-    EndReason,
     Job,
     Measurement,
     MetricSpan,

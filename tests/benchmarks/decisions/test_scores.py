@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from wattwise.rules import JobSpec
+from wattwise.rules import EndReason, JobSpec
 from wattwise_replay.compare import HINDSIGHT, compare
 from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import Crash, RecordedRun
 from wattwise_replay.world import World
-from wattwise_server.domain import ChangedQuantity, DetectedChange, EndReason, Search
+from wattwise_server.domain import ChangedQuantity, DetectedChange, Search
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.pruning_gts import PruningGts

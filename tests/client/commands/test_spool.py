@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.commands.main import main
 from wattwise.commands.spool import COMMAND
 from wattwise.training.journal import Journal
@@ -32,7 +32,7 @@ def trained_without(server: LiveServer, job_id: str, fallback: int = 16) -> None
     bso.get_batch_size()
     bso.on_train_begin()
     bso.on_evaluate(0.1)
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from wattwise import BatchSizeOptimizer, Client, v1
 from wattwise.errors import NoDriverError, ResumeError, TrainFailError, TrialDeletedError
+from wattwise.rpc.calls import trial_id
 from wattwise.training import spool as spool_module
 from wattwise.training.driver_launch import spec_to_json
 from wattwise.training.journal import Journal, TrialRecord
@@ -50,7 +51,7 @@ def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path
     """The command trains the driver's trial, and records in client.json that it has joined."""
     with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
         assert bso.get_batch_size() == 16
-        assert (bso.trial.id, bso.trial.reason) == (requested.id, "the reason of the first answer")
+        assert (trial_id(bso.trial), bso.trial.reason) == (requested.id, "the reason of the first answer")
         assert json.loads((tmp_path / "client.json").read_text()) == {"joined": True}
         bso.on_train_begin()
         bso.on_evaluate(0.95)
@@ -143,7 +144,7 @@ def test_server_that_is_away_at_the_start(
     """The driver's batch size is known without the server, which gets the measurements when it is back."""
     server.kill()
     bso = BatchSizeOptimizer.from_env(monitor=StepMonitor(), timeout=0.0)
-    assert (bso.get_batch_size(), bso.trial.fallback, bso.trial.id) == (16, False, requested.id)
+    assert (bso.get_batch_size(), bso.trial.fallback, trial_id(bso.trial)) == (16, False, requested.id)
     assert bso.trial.reason == "the reason of the first answer"
     assert json.loads((tmp_path / "client.json").read_text()) == {"joined": True}
     bso.on_train_begin()
@@ -169,7 +170,7 @@ def test_database_that_was_lost_before_the_start(
         if restored:
             client.register_job(job_spec(job_id=requested.id.job_id))
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
-            assert (bso.get_batch_size(), bso.trial.id, bso.trial.fallback) == (16, requested.id, False)
+            assert (bso.get_batch_size(), trial_id(bso.trial), bso.trial.fallback) == (16, requested.id, False)
             bso.on_train_begin()
             bso.on_evaluate(0.1)
             bso.on_evaluate(0.95)

@@ -7,6 +7,7 @@ import time
 import pytest
 from wattwise import Client, v1
 from wattwise.driver.execution import LeaseKeeper
+from wattwise.rpc.calls import TrialName
 
 from tests.waiting import wait_until
 
@@ -18,7 +19,7 @@ class Watched(Client):
         super().__init__(address, timeout=0.1, retry=False)
         self.times: list[float] = []
 
-    def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
+    def heartbeat(self, trial: TrialName, *, timeout: float | None = None) -> v1.Decision:
         """Sends a heartbeat."""
         self.times.append(time.monotonic())
         return super().heartbeat(trial, timeout=timeout)

@@ -37,7 +37,7 @@ def main() -> None:
     sys.stdout.write("epoch 1\n")
     if END.startswith("preempted") and os.environ["WATTWISE_TRY"] == "1":
         with Client(os.environ["WATTWISE_SERVER"]) as client:
-            client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+            client.end_trial(bso.trial, v1.END_REASON_PREEMPTED)
         folder = Path(os.environ["WATTWISE_LOG_DIR"])
         (folder / "ended").touch()
         while END == "preempted-waits" and not (folder / "go").exists():

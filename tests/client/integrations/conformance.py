@@ -58,13 +58,13 @@ class TrainerConformance:
 
     def trial(self, client: Client, bso: BatchSizeOptimizer) -> v1.Trial:
         """The trial as the server has it."""
-        return client.get_trial(bso.trial.id).trial
+        return client.get_trial(bso.trial).trial
 
     def test_every_epoch_is_reported_until_the_target(self, bso: BatchSizeOptimizer, client: Client) -> None:
         """Every epoch is reported, and training stops in the epoch that reaches the target."""
         script = Script(iter([0.1, 0.5, 0.95, 0.99]))
         self.fit(bso, script)
-        assert epochs(client, bso.trial.id) == [1, 2, 3]
+        assert epochs(client, bso.trial) == [1, 2, 3]
         assert script.sizes == [16] * 4 * 3
         trial = self.trial(client, bso)
         assert (trial.converged, trial.end_reason) == (True, v1.END_REASON_TARGET_REACHED)
@@ -142,7 +142,7 @@ class TrainerConformance:
         # Lightning turns KeyboardInterrupt into SystemExit.
         with pytest.raises((type(error), SystemExit)), bso:
             self.fit(bso, script)
-        assert (self.trial(client, bso).end_reason, epochs(client, bso.trial.id)) == (reason, [1])
+        assert (self.trial(client, bso).end_reason, epochs(client, bso.trial)) == (reason, [1])
 
     @pytest.mark.parametrize(
         ("end", "status", "reason"),
@@ -183,7 +183,7 @@ class TrainerConformance:
 
         def delete() -> None:
             if len(script.sizes) == 5:
-                client.delete_job(bso.trial.job.spec.job_id)
+                client.delete_job(bso.trial.job.job_id)
                 wait_until(lambda: bso.training_finished)
 
         script = Script(itertools.repeat(0.1), in_step=delete)

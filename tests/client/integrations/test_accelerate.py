@@ -55,7 +55,7 @@ class Launch:
     def trials(self) -> list[v1.Trial]:
         """The trials of the job, by number."""
         with Client(self.server.address) as client:
-            found = client.list_trials(self.bso.trial.id.job_id)
+            found = client.list_trials(self.bso.trial.job_id)
             return sorted(found, key=lambda trial: trial.id.trial_number)
 
     @property
@@ -88,7 +88,7 @@ def saved(server: LiveServer, folder: Path, *, steps: int, save_steps: int | Non
         launch.train(folder=folder, save_steps=save_steps)
     last = newest(folder)
     assert last is not None
-    return launch.bso.trial.id.job_id, last
+    return launch.bso.trial.job_id, last
 
 
 def pin(server: LiveServer, job_id: str, size: int) -> None:
@@ -145,7 +145,7 @@ def test_checkpoint_of_a_trial_that_is_over(grpc_server: LiveServer, folder: Pat
     launch = Launch(grpc_server, 0.1, 0.95)
     launch.train(folder=folder)
     last = newest(folder)
-    again = Launch(grpc_server, job_id=launch.bso.trial.id.job_id, early=last)
+    again = Launch(grpc_server, job_id=launch.bso.trial.job_id, early=last)
     again.train(last)
     assert not again.script.sizes
     assert (again.bso.target_reached, again.ends) == (True, [("TARGET_REACHED", 2)])

@@ -82,7 +82,7 @@ class TestHuggingFace(TrainerConformance):
         with pytest.raises(TrainerSetupError, match=fault):
             trainer(callback, script, per_device_train_batch_size=8, **arguments).train()
         assert not script.sizes
-        assert not epochs(client, callback.bso.trial.id)
+        assert not epochs(client, callback.bso.trial)
 
     @pytest.mark.parametrize("found", [1, 2])
     def test_several_gpus_of_one_process(self, callback: WattwiseCallback, found: int) -> None:
@@ -100,7 +100,7 @@ class TestHuggingFace(TrainerConformance):
         running.evaluate()
         running.train()
         running.evaluate()
-        assert epochs(client, callback.bso.trial.id) == [1, 2]
+        assert epochs(client, callback.bso.trial) == [1, 2]
 
     def test_several_evaluation_sets(self, bso: BatchSizeOptimizer, client: Client) -> None:
         """Of several evaluation sets, the one with the metric is reported, once per epoch."""
@@ -108,7 +108,7 @@ class TestHuggingFace(TrainerConformance):
         running = trainer(callback, Script(iter([1.0, 0.1, 1.0, 0.95])), **callback.batch_arguments())
         running.eval_dataset = {"first": DATA[:8], "second": DATA[8:16]}
         running.train()
-        assert epochs(client, bso.trial.id) == [1, 2]
+        assert epochs(client, bso.trial) == [1, 2]
 
     def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
         """Two processes train together with half of the batch size each, and stop in the same epoch."""

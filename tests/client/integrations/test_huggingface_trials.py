@@ -17,9 +17,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError
 from wattwise.integrations.huggingface import WattwiseCallback
+from wattwise.rpc.calls import trial_id
 
 from tests.client.integrations.ranks import last_lines, processes
 from tests.client.integrations.script import EXAMPLES, Script
@@ -55,7 +56,7 @@ class Launch:
     def end(self) -> tuple[str, int]:
         """Why the trial ended, and its last epoch."""
         with Client(self.server.address) as client:
-            trial = client.get_trial(self.bso.trial.id).trial
+            trial = client.get_trial(self.bso.trial).trial
         return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch
 
 
@@ -229,7 +230,7 @@ def test_evaluation_by_share(grpc_server: LiveServer) -> None:
 def test_apply_to_parsed_arguments(grpc_server: LiveServer, tmp_path: Path, size: int, steps: int) -> None:
     """Steps are scaled from the default batch size, and the user's accumulated steps stay."""
     job: dict[str, Any] = {"job_id": f"test-apply-{size}", "batch_sizes": [8, 16, 32], "default_batch_size": 16}
-    Launch(grpc_server, job=job).bso.close(v1.END_REASON_PREEMPTED)
+    Launch(grpc_server, job=job).bso.close(EndReason.PREEMPTED)
     with Client(grpc_server.address) as client:
         client.set_pinned_batch_size(job["job_id"], size)
     launch = Launch(grpc_server, job=job)
@@ -247,7 +248,7 @@ def test_apply_to_parsed_arguments(grpc_server: LiveServer, tmp_path: Path, size
     applied = launch.callback.apply(parsed)
     assert (applied.per_device_train_batch_size, applied.gradient_accumulation_steps) == (size // 2, 2)
     assert (applied.eval_steps, applied.save_steps, applied.max_steps) == (steps, 2 * steps, 20 * steps)
-    launch.bso.close(v1.END_REASON_PREEMPTED)
+    launch.bso.close(EndReason.PREEMPTED)
 
 
 def test_max_per_device(grpc_server: LiveServer) -> None:
@@ -282,10 +283,10 @@ def saved(server: LiveServer, folder: Path, **options: Any) -> tuple[Launch, str
 def test_checkpoint_continues_its_trial(grpc_server: LiveServer, tmp_path: Path, *, early: bool) -> None:
     """Resumed, the same trial goes on, whether the callback knows the checkpoint or finds it when training begins."""
     first, last = saved(grpc_server, tmp_path)
-    job = {"job_id": first.bso.trial.id.job_id}
+    job = {"job_id": first.bso.trial.job_id}
     launch = Launch(grpc_server, 0.3, 0.95, job=job, checkpoint=last if early else None)
     launch.train(output_dir=str(tmp_path), checkpoint=last)
-    assert launch.bso.trial.id.trial_number == first.bso.trial.id.trial_number
+    assert launch.bso.trial.number == first.bso.trial.number
     assert launch.end == ("TARGET_REACHED", 4)
     with Client(grpc_server.address) as client:
         ends = [trial.end_reason for trial in client.list_trials(job["job_id"]) if trial.newest.epoch == 0]
@@ -295,7 +296,7 @@ def test_checkpoint_continues_its_trial(grpc_server: LiveServer, tmp_path: Path,
 def test_checkpoint_of_another_batch_size(grpc_server: LiveServer, tmp_path: Path) -> None:
     """A new trial of another batch size cannot continue a checkpoint's trial; it ends without blame."""
     first, last = saved(grpc_server, tmp_path)
-    job_id = first.bso.trial.id.job_id
+    job_id = first.bso.trial.job_id
     with Client(grpc_server.address) as client:
         client.set_pinned_batch_size(job_id, 32)
     launch = Launch(grpc_server, job={"job_id": job_id})
@@ -328,7 +329,7 @@ def test_checkpoint_without_a_trial(grpc_server: LiveServer, tmp_path: Path, *, 
 def test_trial_of_a_checkpoint_without_the_checkpoint(grpc_server: LiveServer, tmp_path: Path) -> None:
     """A trainer that starts from scratch does not train the trial of a checkpoint."""
     first, last = saved(grpc_server, tmp_path)
-    launch = Launch(grpc_server, job={"job_id": first.bso.trial.id.job_id}, checkpoint=last)
+    launch = Launch(grpc_server, job={"job_id": first.bso.trial.job_id}, checkpoint=last)
     with pytest.raises(TrainerSetupError, match="from the beginning"):
         launch.train()
     assert launch.end == ("PREEMPTED", 2)
@@ -348,7 +349,7 @@ def test_continuation_that_does_not_fit(
     """A training that continues with other data, or repeats a part of a pass, is refused."""
     saving = {"save_strategy": "steps", "save_steps": 3}
     first, last = saved(grpc_server, tmp_path, **saving)
-    launch = Launch(grpc_server, job={"job_id": first.bso.trial.id.job_id}, checkpoint=last)
+    launch = Launch(grpc_server, job={"job_id": first.bso.trial.job_id}, checkpoint=last)
     steps = len(launch.script.sizes)
     with pytest.raises(TrainerSetupError, match=names):
         launch.train(output_dir=str(tmp_path), checkpoint=last, **options)
@@ -369,9 +370,9 @@ def test_checkpoint_that_another_callback_saves(grpc_server: LiveServer, tmp_pat
     with pytest.raises(KeyboardInterrupt), launch.bso:
         launch.train(Hook("on_step_end", 2, save), Hook("on_step_end", 3, interrupt), output_dir=str(tmp_path))
     last = get_last_checkpoint(str(tmp_path))
-    again = Launch(grpc_server, 0.95, job={"job_id": launch.bso.trial.id.job_id}, checkpoint=last)
+    again = Launch(grpc_server, 0.95, job={"job_id": launch.bso.trial.job_id}, checkpoint=last)
     again.train(output_dir=str(tmp_path), checkpoint=last)
-    assert again.bso.trial.id == launch.bso.trial.id
+    assert trial_id(again.bso.trial) == trial_id(launch.bso.trial)
     assert (again.end, len(again.script.sizes)) == (("TARGET_REACHED", 1), 2)
 
 

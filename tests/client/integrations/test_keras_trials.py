@@ -26,9 +26,10 @@ import keras
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
-from wattwise import BatchSizeOptimizer, Client, fit_attempts, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, fit_attempts, v1
 from wattwise.errors import ResumeError, TrainerSetupError, TrainFailError
 from wattwise.integrations.keras import WattwiseCallback, saved_state
+from wattwise.rpc.calls import trial_id
 
 from tests.client.integrations import keras_resume
 from tests.client.integrations.keras_resume import SITUATIONS
@@ -62,7 +63,7 @@ class Launch:
     def end(self) -> tuple[str, int]:
         """Why the trial ended, and its last epoch."""
         with Client(self.server.address) as client:
-            trial = client.get_trial(self.bso.trial.id).trial
+            trial = client.get_trial(self.bso.trial).trial
         return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch
 
 
@@ -513,7 +514,7 @@ def preempted(start: Start, tmp_path: Path) -> Launch:
     in_step(10, press)(launch)
     with pytest.raises(KeyboardInterrupt):
         launch.fit()
-    launch.bso.close(v1.END_REASON_PREEMPTED)
+    launch.bso.close(EndReason.PREEMPTED)
     return launch
 
 
@@ -529,7 +530,7 @@ def test_continuation_that_does_not_fit(
     start: Start, preempted: Launch, tmp_path: Path, options: dict[str, Any], named: str
 ) -> None:
     """A training that does not continue where the trial does, or as it did, is refused."""
-    again = start(job={"job_id": preempted.bso.trial.id.job_id}, checkpoint=tmp_path)
+    again = start(job={"job_id": preempted.bso.trial.job_id}, checkpoint=tmp_path)
     with pytest.raises(TrainerSetupError, match=named):
         again.fit(**options)
     assert not again.script.sizes
@@ -538,7 +539,7 @@ def test_continuation_that_does_not_fit(
 
 def test_model_without_its_epoch(start: Start, preempted: Launch, tmp_path: Path) -> None:
     """A loaded model that fit() is to train from the start is refused."""
-    again = start(job={"job_id": preempted.bso.trial.id.job_id}, checkpoint=tmp_path)
+    again = start(job={"job_id": preempted.bso.trial.job_id}, checkpoint=tmp_path)
     again.model, again.optimizer = preempted.model, preempted.optimizer
     again.model.script = again.script
     with pytest.raises(TrainerSetupError, match="initial_epoch"):
@@ -551,12 +552,12 @@ def test_continuation_with_a_new_model(
     start: Start, preempted: Launch, tmp_path: Path, caplog: pytest.LogCaptureFixture, epoch: int
 ) -> None:
     """A new model continues the trial with a warning; the time of what it repeats is added."""
-    job = {"job_id": preempted.bso.trial.id.job_id}
+    job = {"job_id": preempted.bso.trial.job_id}
     again = start(itertools.repeat(0.95), job=job, checkpoint=tmp_path)
     with caplog.at_level(logging.WARNING, "wattwise"):
         again.fit(initial_epoch=epoch)
     assert any(record.getMessage().startswith("fit() begins") for record in caplog.records)
-    assert again.bso.trial.id == preempted.bso.trial.id
+    assert trial_id(again.bso.trial) == trial_id(preempted.bso.trial)
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", 3), 4 * (3 - epoch))
 
 
@@ -569,7 +570,7 @@ def test_leftover_of_a_decided_trial(start: Start, tmp_path: Path, caplog: pytes
     assert not (tmp_path / STATE).exists()
     (tmp_path / STATE).write_text(kept[-1])
     with caplog.at_level(logging.WARNING, "wattwise"):
-        again = start(job={"job_id": first.bso.trial.id.job_id}, checkpoint=tmp_path)
+        again = start(job={"job_id": first.bso.trial.job_id}, checkpoint=tmp_path)
     assert "nothing is trained" in caplog.text
     again.fit(initial_epoch=2)
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", 2), 1)
@@ -583,7 +584,7 @@ def test_state_of_a_failed_trial(start: Start, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), first.bso:
         first.fit()
     with pytest.raises(ResumeError, match=STATE):
-        start(job={"job_id": first.bso.trial.id.job_id}, checkpoint=tmp_path)
+        start(job={"job_id": first.bso.trial.job_id}, checkpoint=tmp_path)
 
 
 def test_attempts_with_a_checkpoint(start: Start, tmp_path: Path) -> None:
@@ -592,23 +593,23 @@ def test_attempts_with_a_checkpoint(start: Start, tmp_path: Path) -> None:
     in_step(10, lambda _: (_ for _ in ()).throw(KeyboardInterrupt))(first)
     with pytest.raises(KeyboardInterrupt):
         first.fit()
-    first.bso.close(v1.END_REASON_PREEMPTED)
+    first.bso.close(EndReason.PREEMPTED)
     state, before = saved_state(tmp_path), first.bso.trial
     assert state is not None
-    job = job_spec(job_id=before.id.job_id, policy="knowledge_gradient", max_epochs=3)
+    job = job_spec(job_id=before.job_id, policy="knowledge_gradient", max_epochs=3)
     bso = BatchSizeOptimizer(first.server.address, job, monitor=StepMonitor())
     bso.load_state_dict(state)
     seen: list[tuple[int, int]] = []
 
     def fit(_attempt: Any) -> None:
-        seen.append((bso.trial.id.trial_number, bso.last_epoch))
+        seen.append((bso.trial.number, bso.last_epoch))
         callback = WattwiseCallback(bso, "val_accuracy", checkpoint=tmp_path)
         script = Script(itertools.repeat(0.1) if len(seen) == 1 else reaches(1))
         size = callback.fit_batch_size()
         train(callback, script, keras.optimizers.SGD(), batch_size=size, initial_epoch=bso.last_epoch)
 
     fit_attempts(bso, fit)
-    assert seen == [(before.id.trial_number, 2), (before.id.trial_number + 1, 0)]
+    assert seen == [(before.number, 2), (before.number + 1, 0)]
     assert not (tmp_path / STATE).exists()
 
 

@@ -101,7 +101,7 @@ class TestLightning(TrainerConformance):
         running.validate(model, loader(8, 8), verbose=False)
         running.fit(model, loader(EXAMPLES, 16), loader(8, 8))
         running.validate(model, loader(8, 8), verbose=False)
-        assert epochs(client, callback.bso.trial.id) == [1, 2]
+        assert epochs(client, callback.bso.trial) == [1, 2]
 
     @pytest.mark.parametrize(
         ("error", "reason"),

@@ -77,7 +77,7 @@ class Launch:
     def end(self) -> tuple[str, int]:
         """Why the trial ended, and its last epoch."""
         with Client(self.server.address) as client:
-            trial = client.get_trial(self.bso.trial.id).trial
+            trial = client.get_trial(self.bso.trial).trial
         return v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_"), trial.newest.epoch
 
 
@@ -624,12 +624,12 @@ def test_resume(start: Start, preempted: Preempted, case: Resume, given: bool) -
     """A resumed training continues its trial, with its time, from where the checkpoint was saved."""
     first, checkpoint = preempted(case.interrupted, case=case)
     assert torch.load(checkpoint, weights_only=True)["global_step"] == case.saved
-    trial, metrics = first.bso.trial.id, reaches(case.evaluations)
+    trial, metrics = first.bso.trial, reaches(case.evaluations)
     again = start(metrics, job={"job_id": trial.job_id}, **({"checkpoint": checkpoint} if given else {}))
     # The policy repeats the batch size of a preempted trial.
-    assert (again.callback.batch_size, again.bso.trial.id.trial_number == 1) == (16, given)
+    assert (again.callback.batch_size, again.bso.trial.number == 1) == (16, given)
     again.fit(again.trainer(**case.options(again.callback)), ckpt_path=checkpoint)
-    assert again.bso.trial.id.trial_number == trial.trial_number
+    assert again.bso.trial.number == trial.number
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", case.epochs), case.steps)
     with Client(again.server.address) as client:
         measured = list(client.list_measurements(trial))
@@ -639,7 +639,7 @@ def test_resume(start: Start, preempted: Preempted, case: Resume, given: bool) -
 def test_resume_with_another_batch_size(start: Start, preempted: Preempted) -> None:
     """The callback with the checkpoint gets the batch size of its trial; without, another one is refused."""
     first, checkpoint = preempted(10)
-    job = {"job_id": first.bso.trial.id.job_id}
+    job = {"job_id": first.bso.trial.job_id}
     # A decided trial in between lets the policy go on to the next batch size.
     between = start(reaches(1), job=job)
     between.fit()
@@ -657,7 +657,7 @@ def test_resume_with_another_batch_size(start: Start, preempted: Preempted) -> N
 def test_resume_with_other_data(start: Start, preempted: Preempted) -> None:
     """A training that continues with another number of examples is refused."""
     first, checkpoint = preempted(10)
-    again = start(job={"job_id": first.bso.trial.id.job_id}, checkpoint=checkpoint)
+    again = start(job={"job_id": first.bso.trial.job_id}, checkpoint=checkpoint)
     with pytest.raises(TrainerSetupError, match=r"every 4 steps.* every 2"):
         again.fit(data=loader(EXAMPLES // 2, 16), ckpt_path=checkpoint)
     assert not again.script.sizes
@@ -706,7 +706,7 @@ def test_resume_of_a_trial_that_was_counted_from_zero(start: Start, foreign: Pat
     keeps = ModelCheckpoint(tmp_path, save_last=True, every_n_train_steps=1)
     with pytest.raises(SystemExit):
         launch.fit(launch.trainer(callbacks=[keeps], enable_checkpointing=True), ckpt_path=foreign)
-    again = start(reaches(1), job={"job_id": launch.bso.trial.id.job_id}, checkpoint=tmp_path / "last.ckpt")
+    again = start(reaches(1), job={"job_id": launch.bso.trial.job_id}, checkpoint=tmp_path / "last.ckpt")
     again.fit(ckpt_path=tmp_path / "last.ckpt")
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", 2), 3)
 
@@ -718,7 +718,7 @@ def test_callback_and_fit_have_different_checkpoints(
     """A trainer that does not continue where the trial does is refused."""
     first, checkpoint = preempted(10, save_top_k=-1)
     path = {"nothing": None, "foreign": foreign, "older": tmp_path / "epoch=0-step=4.ckpt"}[passed]
-    again = start(job={"job_id": first.bso.trial.id.job_id}, checkpoint=checkpoint)
+    again = start(job={"job_id": first.bso.trial.job_id}, checkpoint=checkpoint)
     error = ResumeError if passed == "older" else TrainerSetupError
     with pytest.raises(error, match=r"after epoch 2|pass the same"):
         again.fit(ckpt_path=path)
@@ -745,7 +745,7 @@ def test_leftover_checkpoint(start: Start, tmp_path: Path, caplog: pytest.LogCap
     running = first.trainer()
     first.fit(running)
     running.save_checkpoint(checkpoint)
-    again = start(job={"job_id": first.bso.trial.id.job_id}, checkpoint=checkpoint)
+    again = start(job={"job_id": first.bso.trial.job_id}, checkpoint=checkpoint)
     with caplog.at_level(logging.WARNING, "wattwise"):
         again.fit(again.trainer(max_epochs=epochs), ckpt_path=checkpoint)
     assert not again.script.sizes

@@ -18,7 +18,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason
 from wattwise.integrations.huggingface import WattwiseCallback
 
 from tests.client.training.script import StepMonitor, job_spec
@@ -66,9 +66,9 @@ def test_command_of_trl(grpc_server: LiveServer, tmp_path: Path, size: int) -> N
     job = job_spec(job_id=f"test-trl-{size}", target_metric=100.0, higher_is_better=False)
     with BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor()) as first:
         first.get_batch_size()
-        first.close(v1.END_REASON_PREEMPTED)
+        first.close(EndReason.PREEMPTED)
     with Client(grpc_server.address) as client:
-        client.set_pinned_batch_size(first.trial.id.job_id, size)
+        client.set_pinned_batch_size(first.trial.job_id, size)
     parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
     _, args, _ = parser.parse_args_and_config([*OPTIONS.split(), "--output_dir", str(tmp_path)])
     with BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor()) as bso:

@@ -7,6 +7,7 @@ import time
 import pytest
 from wattwise import BatchSizeOptimizer, Client, NvmlMonitor, v1
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
+from wattwise.rpc.calls import trial_id
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
 from tests.client.training.script import job_spec
@@ -25,7 +26,7 @@ def case_training(machine: Machine, address: str) -> bytes:
         machine.show(StubGpu(energy_mj=15_000), StubGpu(uuid="lost"))
         bso.on_evaluate(0.2)
         bso.on_evaluate(0.3)
-        return bso.trial.id.SerializeToString()
+        return trial_id(bso.trial).SerializeToString()
 
 
 def test_training_continues_after_a_gpu_is_lost(grpc_addr: str, machine: Machine, run: Runner) -> None:

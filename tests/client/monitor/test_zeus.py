@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise.rpc.calls import trial_id
 
 from tests.client.monitor.cuda_edge import CudaEdge
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
@@ -38,7 +39,7 @@ def case_training(machine: Machine, address: str, job_id: str) -> tuple[bytes, l
         for joules in (7, 27):
             show(machine, joules)
             bso.on_evaluate(0.1)
-        return bso.trial.id.SerializeToString(), edge.waited
+        return trial_id(bso.trial).SerializeToString(), edge.waited
 
 
 def test_zeus_monitor(grpc_addr: str, machine: Machine, run: Runner) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wattwise import BatchSizeOptimizer, Client, CombinedMonitor, NvmlMonitor, PowerLimitOptimizer, v1
+from wattwise import BatchSizeOptimizer, Client, CombinedMonitor, EndReason, NvmlMonitor, PowerLimitOptimizer, v1
 from wattwise.errors import InvalidArgumentError, OperationOrderError, PowerProfileError, TrainFailError
 from wattwise.power.settings import profile_settings
 
@@ -97,7 +97,7 @@ def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float
     training.plo.on_epoch_end()
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        return client.get_trial(training.bso.trial.id).trial.newest.energy_joules, sum(training.used)
+        return client.get_trial(training.bso.trial).trial.newest.energy_joules, sum(training.used)
 
 
 def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], float]:
@@ -110,7 +110,7 @@ def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], 
     training.steps(WALK_STEPS)
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        return training.known(), client.get_trial(training.bso.trial.id).trial.newest.energy_joules
+        return training.known(), client.get_trial(training.bso.trial).trial.newest.energy_joules
 
 
 class Beside(StepMonitor):
@@ -172,7 +172,7 @@ def case_observer_of_a_known_profile(machine: Machine, address: str) -> tuple[li
     """Observer mode after another trial has profiled: the limits that it sets, the trial, and the computed usage."""
     other = Training(machine, address)
     other.steps(WALK_STEPS)
-    other.bso.close(v1.END_REASON_PREEMPTED)
+    other.bso.close(EndReason.PREEMPTED)
     before = len(sets(machine))
     training = Training(machine, address, observer_mode=True)
     training.steps(10)
@@ -180,7 +180,7 @@ def case_observer_of_a_known_profile(machine: Machine, address: str) -> tuple[li
     training.use(500.0, 500.0)
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        trial = client.get_trial(training.bso.trial.id).trial
+        trial = client.get_trial(training.bso.trial).trial
     return [watts for _, watts in sets(machine)[before:]], trial, training.plo.computed
 
 
@@ -196,7 +196,7 @@ def case_observed_epochs(machine: Machine, address: str) -> list[v1.Measurement]
     training.steps(10)
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        return list(client.list_measurements(training.bso.trial.id))
+        return list(client.list_measurements(training.bso.trial))
 
 
 def case_reported_limits(machine: Machine, address: str) -> list[float | None]:
@@ -208,7 +208,7 @@ def case_reported_limits(machine: Machine, address: str) -> list[float | None]:
         training.plo.on_epoch_end()
         training.bso.on_evaluate(0.1)
         with Client(address) as client:
-            trial = client.get_trial(training.bso.trial.id).trial
+            trial = client.get_trial(training.bso.trial).trial
         seen.append(
             trial.newest.power_setting.limit_watts_per_gpu
             if trial.newest.power_setting.HasField("limit_watts_per_gpu")
@@ -227,17 +227,17 @@ def case_resumed_observer(machine: Machine, address: str) -> tuple[v1.Trial, v1.
         first.steps(10)
         first.bso.on_evaluate(0.1)
         saved = saved or first.bso.state_dict()
-    first.bso.close(v1.END_REASON_PREEMPTED)
+    first.bso.close(EndReason.PREEMPTED)
     bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=NvmlMonitor())
     bso.load_state_dict(saved)
     bso.get_batch_size()
     bso.on_train_begin()
     with Client(address) as client:
-        before = client.get_trial(bso.trial.id).trial
+        before = client.get_trial(bso.trial).trial
         for _ in range(3):
             first.use(1.0, 1.0)
             bso.on_evaluate(0.1)
-        return before, client.get_trial(bso.trial.id).trial
+        return before, client.get_trial(bso.trial).trial
 
 
 def case_mixed_constraints(machine: Machine, address: str) -> list[float]:
@@ -258,7 +258,7 @@ def case_known_beyond_reach(machine: Machine, address: str) -> list[float]:
         sample = v1.PowerSample(
             power_setting=v1.PowerSetting(limit_watts_per_gpu=60), time_seconds=1, energy_joules=1, steps=1
         )
-        client.report_power_profile(training.bso.trial.id, [sample])
+        client.report_power_profile(training.bso.trial, [sample])
     training.step()
     return limits(machine)
 

@@ -196,7 +196,7 @@ def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float]
     training = Training(machine, address)
     training.step()
     with Client(address) as client:
-        client.delete_job(training.bso.trial.id.job_id)
+        client.delete_job(training.bso.trial.job_id)
     training.steps(WALK_STEPS)
     walked = limits(machine)
     wait_until(lambda: training.bso.training_finished)

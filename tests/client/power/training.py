@@ -112,7 +112,7 @@ class Training:
     def known(self) -> list[v1.PowerLimit]:
         """The limits that the server knows for the job."""
         with Client(self._address) as client:
-            return list(client.get_job(self.bso.trial.id.job_id).details.power_limits)
+            return list(client.get_job(self.bso.trial.job_id).details.power_limits)
 
     def _show(self) -> None:
         self.machine.show(*(replace(g, energy_mj=round(1e3 * j)) for g, j in zip(GPUS, self.used, strict=True)))

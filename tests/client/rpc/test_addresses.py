@@ -181,5 +181,5 @@ def test_another_program_at_the_port_during_training(server: LiveServer, caplog:
     assert server.address in warning
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2])
     bso.close()

@@ -44,7 +44,7 @@ def test_launch_has_one_id(watched: WatchedServer) -> None:
         bso.on_evaluate(0.95)
     events = ["job registered", "trial dispatched", "trial decided", "best known changed"]
     wait_until(lambda: len(watched.events("trial decided")) == 1)
-    assert [line["event"] for line in watched.lines() if line.get("call_id") == bso.trial.id.launch_id] == events
+    assert [line["event"] for line in watched.lines() if line.get("call_id") == bso.trial.launch_id] == events
     assert watched.events("trial decided")[0]["method"] == "StreamResults"
 
 

@@ -99,6 +99,7 @@ def train(server: Guarded, credentials: Credentials | None) -> float:
         bso.on_train_begin()
         bso.on_evaluate(0.95)
         assert bso.decision is not None
+        assert bso.decision.cost is not None
         return bso.decision.cost
 
 

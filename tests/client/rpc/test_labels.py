@@ -6,6 +6,7 @@ import socket
 
 import pytest
 from wattwise import BatchSizeOptimizer, v1
+from wattwise.rpc.calls import trial_id
 from wattwise.rpc.labels import launch_labels
 
 from tests.client.training.script import StepMonitor, job_spec
@@ -59,5 +60,5 @@ def test_trial_shows_where_it_runs(server: LiveServer, monkeypatch: pytest.Monke
     monkeypatch.setenv(VARIABLE, "commit=5f0c2a9")
     with BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor()) as bso:
         bso.get_batch_size()
-        trial = server.admin.GetTrial(v1.GetTrialRequest(trial=bso.trial.id)).trial
+        trial = server.admin.GetTrial(v1.GetTrialRequest(trial=trial_id(bso.trial))).trial
         assert dict(trial.labels) == {"host": socket.gethostname(), "commit": "5f0c2a9"}

@@ -19,7 +19,7 @@ def main(address: str, file: str) -> None:
         bso.load_state_dict(json.loads(checkpoint.read_text()))
     bso.get_batch_size()
     for epoch in bso.epochs():
-        _print(f"trial {bso.trial.id.trial_number} epoch {epoch}")
+        _print(f"trial {bso.trial.number} epoch {epoch}")
         sys.stdin.readline()
         bso.on_evaluate(0.2 * epoch)
         if epoch % 2 == 0:

@@ -28,7 +28,7 @@ def main(address: str, job_id: str, *options: str) -> None:
         address, spec, monitor=StepMonitor(), timeout=timeout, report_timeout=0.5, fallback=fallback
     )
     bso.get_batch_size()
-    _print(f"trial {bso.trial.id.launch_id}")
+    _print(f"trial {bso.trial.launch_id}")
     try:
         for epoch in bso.epochs():
             if "--lines" in options:

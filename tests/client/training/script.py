@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattwise import BatchSizeOptimizer, Client, GpuGroup, JobSpec, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, GpuGroup, JobSpec, v1
 from wattwise.monitor import Window
-from wattwise.rpc.calls import new_id
+from wattwise.rpc.calls import TrialName, new_id
 from wattwise.training.journal import TrialRecord
 
 from tests.live_server import LiveServer
@@ -88,7 +88,12 @@ def record_of(address: str, trial: v1.Trial, **given: Any) -> TrialRecord:
     return TrialRecord(address, spec, new_id(), trial.id.trial_number, trial.batch_size, time.time())
 
 
-def epochs(client: Client, trial: v1.TrialId) -> list[int]:
+def reason_of(value: v1.EndReason.ValueType) -> EndReason:
+    """The reason as trainers write it."""
+    return EndReason(v1.EndReason.Name(value).removeprefix("END_REASON_"))
+
+
+def epochs(client: Client, trial: TrialName) -> list[int]:
     """The epochs that a trial has reported."""
     return [measurement.epoch for measurement in client.list_measurements(trial)]
 

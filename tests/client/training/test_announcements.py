@@ -114,12 +114,12 @@ def test_decision_between_two_epochs_is_announced(grpc_addr: str, caplog: pytest
     epochs = bso.epochs()
     next(epochs)
     with Client(grpc_addr) as client:
-        client.delete_job(bso.trial.id.job_id)
+        client.delete_job(bso.trial.job_id)
     wait_until(lambda: bso.training_finished)
     with pytest.raises(TrainFailError):
         next(epochs)
     assert bso.decision is not None
-    assert decisions(caplog, bso) == [(bso.trial.id.trial_number, bso.trial.id.job_id, bso.decision.message)]
+    assert decisions(caplog, bso) == [(bso.trial.number, bso.trial.job_id, bso.decision.message)]
 
 
 def test_trial_that_was_decided_before_it_resumes(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +129,7 @@ def test_trial_that_was_decided_before_it_resumes(grpc_addr: str, caplog: pytest
         state = first.state_dict()
         first.on_evaluate(0.95)
     caplog.set_level(logging.INFO, "wattwise")
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.id.job_id), monitor=StepMonitor())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.job_id), monitor=StepMonitor())
     bso.load_state_dict(state)
     bso.get_batch_size()
     assert len(decisions(caplog, bso)) == 1

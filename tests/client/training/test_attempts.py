@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wattwise import Attempt, BatchSizeOptimizer, Client, fit_attempts, v1
+from wattwise import Attempt, BatchSizeOptimizer, Client, EndReason, fit_attempts, v1
 from wattwise.errors import (
     InvalidArgumentError,
     NoBatchSizeLeftError,
@@ -36,7 +36,7 @@ def launched(address: str, **given: Any) -> BatchSizeOptimizer:
 def trials(address: str, bso: BatchSizeOptimizer) -> list[v1.Trial]:
     """The trials of the job, by number."""
     with Client(address) as client:
-        return sorted(client.list_trials(bso.trial.id.job_id), key=lambda trial: trial.id.trial_number)
+        return sorted(client.list_trials(bso.trial.job_id), key=lambda trial: trial.id.trial_number)
 
 
 def train(attempt: Attempt, metric: float) -> list[int]:
@@ -66,7 +66,7 @@ def test_miss_is_followed_by_another_trial(grpc_addr: str) -> None:
     bso, seen = launched(grpc_addr), []
     for attempt in bso.attempts():
         trained = train(attempt, 0.95 if attempt.number == 3 else 0.1)
-        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.id.launch_id, trained))
+        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.launch_id, trained))
     assert [(number, offset, epochs) for number, offset, _, _, epochs in seen] == [
         (1, 0, [1, 2]),
         (2, 1, [1, 2]),
@@ -116,7 +116,7 @@ def test_advice_of_the_server(grpc_addr: str) -> None:
     with pytest.raises(TrainFailError) as caught:
         missing(bso, max_tries=20)
     with Client(grpc_addr) as client:
-        advice = client.get_job(bso.trial.id.job_id).details.advice
+        advice = client.get_job(bso.trial.job_id).details.advice
     assert advice
     assert advice in str(caught.value)
 
@@ -128,7 +128,7 @@ def test_advice_after_crashes(grpc_addr: str) -> None:
         for _ in bso.attempts(max_tries=3):
             pass
     with Client(grpc_addr) as client:
-        advice = client.get_job(bso.trial.id.job_id).details.advice
+        advice = client.get_job(bso.trial.job_id).details.advice
     assert advice
     assert str(caught.value).endswith(f"; {advice}")
 
@@ -257,7 +257,7 @@ def test_out_of_memory_in_the_last_attempt(grpc_addr: str, caplog: pytest.LogCap
     with pytest.raises(MemoryError):
         raising(bso, MemoryError(), 1)
     with Client(grpc_addr) as client:
-        advice = client.get_job(bso.trial.id.job_id).details.advice
+        advice = client.get_job(bso.trial.job_id).details.advice
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert isinstance(warning.args, tuple)
     assert warning.args[-1] == advice != ""
@@ -325,7 +325,7 @@ def test_first_attempt_is_the_trial_that_runs(grpc_addr: str) -> None:
     """A batch size that was asked for before the loop is that of the first attempt."""
     bso = launched(grpc_addr)
     bso.get_batch_size()
-    (number,) = [attempt.trial.id.trial_number for attempt in bso.attempts() if train(attempt, 0.95)]
+    (number,) = [attempt.trial.number for attempt in bso.attempts() if train(attempt, 0.95)]
     assert number == 1
 
 
@@ -346,11 +346,11 @@ def test_checkpoint_continues_the_attempt(grpc_addr: str) -> None:
         train(attempt, 0.1)
     first.on_evaluate(0.1)
     state = first.state_dict()
-    first.close(v1.END_REASON_PREEMPTED)
-    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+    first.close(EndReason.PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.job_id)
     again.load_state_dict(state)
     seen = [
-        (attempt.number, attempt.trial.id.trial_number, train(attempt, 0.95 if attempt.number == 3 else 0.1))
+        (attempt.number, attempt.trial.number, train(attempt, 0.95 if attempt.number == 3 else 0.1))
         for attempt in again.attempts()
     ]
     assert seen == [(2, 2, [2]), (3, 3, [1])]
@@ -364,8 +364,8 @@ def test_checkpoint_keeps_the_best_epoch(grpc_addr: str) -> None:
     for metric in (0.3, 0.5):
         first.on_evaluate(metric)
     state = first.state_dict()
-    first.close(v1.END_REASON_PREEMPTED)
-    again = launched(grpc_addr, job_id=first.trial.id.job_id, max_epochs=5)
+    first.close(EndReason.PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.job_id, max_epochs=5)
     again.load_state_dict(json.loads(json.dumps(state)))
     again.get_batch_size()
     again.on_train_begin()
@@ -387,17 +387,17 @@ def test_checkpoint_that_an_attempt_loads(grpc_addr: str) -> None:
             attempt_state = first.state_dict()
             break
         train(attempt, 0.1)
-    first.close(v1.END_REASON_PREEMPTED)
-    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+    first.close(EndReason.PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.job_id)
     with Client(grpc_addr) as client:
-        client.set_pinned_batch_size(first.trial.id.job_id, first.trial.batch_size)
+        client.set_pinned_batch_size(first.trial.job_id, first.trial.batch_size)
     numbers: list[tuple[int, int]] = []
     for attempt in again.attempts():
         if not numbers:
             again.load_state_dict(attempt_state)
-        numbers.append((attempt.number, attempt.trial.id.trial_number))
+        numbers.append((attempt.number, attempt.trial.number))
         train(attempt, 0.95 if attempt.number == 3 else 0.1)
-    assert numbers == [(2, first.trial.id.trial_number), (3, first.trial.id.trial_number + 2)]
+    assert numbers == [(2, first.trial.number), (3, first.trial.number + 2)]
     assert attempt.target_reached
 
 
@@ -406,8 +406,8 @@ def test_checkpoint_that_every_attempt_loads(grpc_addr: str) -> None:
     first = launched(grpc_addr)
     first.get_batch_size()
     state = first.state_dict()
-    first.close(v1.END_REASON_PREEMPTED)
-    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+    first.close(EndReason.PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.job_id)
 
     def loading_always() -> None:
         for attempt in again.attempts():
@@ -425,9 +425,9 @@ def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:
     with launched(grpc_addr) as bso:
         bso.get_batch_size()
         state = bso.state_dict()
-        bso.close(v1.END_REASON_PREEMPTED)
+        bso.close(EndReason.PREEMPTED)
     del state["attempt"]
-    again = launched(grpc_addr, job_id=bso.trial.id.job_id)
+    again = launched(grpc_addr, job_id=bso.trial.job_id)
     again.load_state_dict(state)
     assert [attempt.number for attempt in again.attempts() if train(attempt, 0.95)] == [1]
 
@@ -441,14 +441,14 @@ def test_job_that_was_deleted(grpc_addr: str, max_tries: int) -> None:
         for attempt in bso.attempts(max_tries):
             for _ in attempt.epochs():
                 with Client(grpc_addr) as client:
-                    client.delete_job(bso.trial.id.job_id)
+                    client.delete_job(bso.trial.job_id)
                 wait_until(lambda: bso.training_finished)
 
     with pytest.raises(TrainFailError, match="deleted") as caught:
         deleted_meanwhile()
     assert "launch the job again" not in str(caught.value)
     with Client(grpc_addr) as client:
-        assert bso.trial.id.job_id not in {row.job.spec.job_id for row in client.list_jobs()}
+        assert bso.trial.job_id not in {row.job.spec.job_id for row in client.list_jobs()}
 
 
 def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:
@@ -459,7 +459,7 @@ def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:
         for attempt in bso.attempts():
             train(attempt, 0.1)
             with Client(grpc_addr) as client:
-                client.delete_job(bso.trial.id.job_id)
+                client.delete_job(bso.trial.job_id)
 
     with pytest.raises(TrainFailError, match=r"max epochs.*no longer on the server$") as caught:
         deleted_meanwhile()
@@ -486,7 +486,7 @@ def test_job_that_was_deleted_after_an_attempt(server: LiveServer, how: str) -> 
             bso.close()
             assert attempt.number == 1
             with Client(server.address) as client:
-                client.delete_job(bso.trial.id.job_id)
+                client.delete_job(bso.trial.job_id)
 
     with pytest.raises(TrainFailError, match=r"no longer on the server$"):
         deleted_meanwhile()
@@ -507,7 +507,7 @@ def test_job_that_was_deleted_before_a_fallback(server: LiveServer) -> None:
             fallbacks.append(attempt.trial.fallback)
             if attempt.number == 1:
                 with Client(server.address) as client:
-                    client.delete_job(bso.trial.id.job_id)
+                    client.delete_job(bso.trial.job_id)
                 server.kill()
             else:
                 server.start()
@@ -532,7 +532,7 @@ def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
         reached.append(attempt.target_reached)
     assert reached == [False, True]
     with Client(server.address) as client:
-        assert [trial.converged for trial in client.list_trials(bso.trial.id.job_id)] == [True]
+        assert [trial.converged for trial in client.list_trials(bso.trial.job_id)] == [True]
 
 
 def test_server_that_is_away_after_a_miss(server: LiveServer) -> None:

@@ -59,7 +59,7 @@ def trains(place: Place, address: str) -> list[Any]:
             epochs.append(epoch)
             attempt.on_evaluate(metric)
         info = attempt.trial
-        seen.append((info.id.trial_number, attempt.batch_size, attempt.seed_offset, info.world_size, epochs))
+        seen.append((info.number, attempt.batch_size, attempt.seed_offset, info.world_size, epochs))
     return [*seen, bso.target_reached]
 
 
@@ -69,7 +69,7 @@ def falls_back(place: Place, address: str) -> list[Any]:
     for attempt in bso.attempts():
         for _ in attempt.epochs():
             attempt.on_evaluate(0.95 if attempt.number == 2 else 0.1)
-        seen.append((attempt.trial.fallback, attempt.trial.id.trial_number, attempt.batch_size, bso.last_epoch))
+        seen.append((attempt.trial.fallback, attempt.trial.number, attempt.batch_size, bso.last_epoch))
     bso.close()
     return [*seen, bso.target_reached]
 

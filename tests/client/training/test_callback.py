@@ -7,13 +7,15 @@ import math
 import signal
 import sys
 import uuid
+from dataclasses import FrozenInstanceError, astuple, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, v1
+from google.protobuf.message import Message
+from wattwise import BatchSizeOptimizer, Client, Decision, EndReason, EstimateMonitor, v1
 from wattwise.errors import (
     CredentialsError,
     InvalidArgumentError,
@@ -27,6 +29,7 @@ from wattwise.errors import (
     TrainFailError,
     WattwiseError,
 )
+from wattwise.rpc.calls import trial_id
 
 from tests.client.training.script import GPU, JOULES, StepMonitor, begun, job_spec
 from tests.live_server import LiveServer
@@ -47,8 +50,8 @@ def test_three_calls_in_a_loop(grpc_addr: str) -> None:
     assert bso.decision is not None
     assert (bso.decision.converged, bso.decision.cost) == (True, 5 * JOULES)
     with Client(grpc_addr) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
     assert [(m.epoch, m.time_seconds, m.energy_joules) for m in measured] == [
         (epoch, epoch, epoch * JOULES) for epoch in range(1, 6)
@@ -76,7 +79,7 @@ def test_missed_target_raises(grpc_addr: str) -> None:
     assert caught.value.decision == bso.decision
     assert caught.value.decision.message in str(caught.value)
     with Client(grpc_addr) as client:
-        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_MAX_EPOCHS
+        assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_MAX_EPOCHS
     assert bso.training_finished
     assert not bso.target_reached
 
@@ -85,7 +88,7 @@ def test_target_reached_over_budget_is_no_failure(grpc_addr: str) -> None:
     """A trial that reaches the target beyond its cost bound has not converged, but on_evaluate does not raise."""
     cheap = begun(grpc_addr)
     cheap.on_evaluate(0.95)
-    costly = begun(grpc_addr, job_id=cheap.trial.id.job_id)
+    costly = begun(grpc_addr, job_id=cheap.trial.job_id)
     costly.on_evaluate(0.1)
     costly.on_evaluate(0.2)
     costly.on_evaluate(0.95)
@@ -116,7 +119,7 @@ def test_asking_twice_is_one_trial(grpc_addr: str) -> None:
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as bso:
         assert bso.get_batch_size() == bso.get_batch_size() == bso.trial.batch_size
         with Client(grpc_addr) as client:
-            assert client.get_job(bso.trial.job.spec.job_id).job.num_trials == 1
+            assert client.get_job(bso.trial.job.job_id).job.num_trials == 1
 
 
 def test_infinite_metric_has_not_converged(grpc_addr: str) -> None:
@@ -125,7 +128,7 @@ def test_infinite_metric_has_not_converged(grpc_addr: str) -> None:
         for metric in (math.inf, -math.inf, math.nan):
             bso.on_evaluate(metric)
         with Client(grpc_addr) as client:
-            measured = list(client.list_measurements(bso.trial.id))
+            measured = list(client.list_measurements(bso.trial))
     assert [math.isnan(m.metric) for m in measured] == [True] * 3
 
 
@@ -179,11 +182,11 @@ def test_argument_of_the_wrong_type(
         BatchSizeOptimizer(grpc_addr, **(usual | argument)).get_batch_size()
 
 
-@pytest.mark.parametrize("reason", ["error", v1.END_REASON_TARGET_REACHED, v1.END_REASON_UNSPECIFIED])
+@pytest.mark.parametrize("reason", ["error", EndReason.TARGET_REACHED, v1.END_REASON_ERROR])
 def test_end_reason_that_a_trainer_must_not_give(grpc_addr: str, reason: Any) -> None:
     """Such a reason is refused, the error names the allowed ones, and the trial is not ended."""
     with begun(grpc_addr) as bso:
-        with pytest.raises(InvalidArgumentError, match=r"close\(\).*END_REASON_COMPLETED or .*END_REASON_PREEMPTED"):
+        with pytest.raises(InvalidArgumentError, match=r"close\(\).*EndReason\.COMPLETED or .*EndReason\.PREEMPTED"):
             bso.close(reason)
         bso.on_evaluate(0.1)
         assert not bso.training_finished
@@ -206,7 +209,7 @@ def test_refused_result_raises(grpc_addr: str) -> None:
     bso.on_evaluate(0.1)
     with Client(grpc_addr) as client:
         ahead = v1.TrainingResult(
-            trial=bso.trial.id, measurement=v1.Measurement(time_seconds=2, energy_joules=20, metric=0.1, epoch=5)
+            trial=trial_id(bso.trial), measurement=v1.Measurement(time_seconds=2, energy_joules=20, metric=0.1, epoch=5)
         )
         client.report_result(ahead)
         with pytest.raises(InvalidResultError) as caught:
@@ -225,7 +228,7 @@ def test_deleted_job_stops_the_training_in_the_middle_of_an_epoch(grpc_addr: str
     bso = begun(grpc_addr)
     bso.on_evaluate(0.1)
     with Client(grpc_addr) as client:
-        client.delete_job(bso.trial.id.job_id)
+        client.delete_job(bso.trial.job_id)
     wait_until(lambda: bso.training_finished)
     with pytest.raises(TrainFailError, match="deleted"):
         bso.on_evaluate(0.2)
@@ -246,7 +249,7 @@ def test_exception_that_leaves_the_block(grpc_addr: str, error: BaseException, r
     with pytest.raises(type(error)), begun(grpc_addr) as bso:
         raise error
     with Client(grpc_addr) as client:
-        assert client.get_trial(bso.trial.id).trial.end_reason == reason
+        assert client.get_trial(bso.trial).trial.end_reason == reason
 
 
 def test_end_of_the_block(grpc_addr: str) -> None:
@@ -256,7 +259,7 @@ def test_end_of_the_block(grpc_addr: str) -> None:
     bso.on_evaluate(0.2)
     assert bso.training_finished
     with Client(grpc_addr) as client:
-        found = client.get_trial(bso.trial.id)
+        found = client.get_trial(bso.trial)
     assert (found.trial.end_reason, found.trial.newest.epoch) == (v1.END_REASON_STOPPED_EARLY, 1)
 
 
@@ -279,7 +282,7 @@ def test_choice_is_logged_with_its_reason(grpc_addr: str, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="wattwise"), begun(grpc_addr) as bso:
         pass
     trial = bso.trial
-    line = f"trial {trial.id.trial_number} of job {trial.id.job_id!r} has batch size 16: {trial.reason}"
+    line = f"trial {trial.number} of job {trial.job_id!r} has batch size 16: {trial.reason}"
     assert line in [record.getMessage() for record in caplog.records]
 
 
@@ -288,7 +291,7 @@ def test_gpus_are_read_from_the_monitor_unless_given(grpc_addr: str) -> None:
     with pytest.raises(MonitorError):
         BatchSizeOptimizer(grpc_addr, job_spec()).get_batch_size()
     with begun(grpc_addr) as bso:
-        assert list(bso.trial.job.spec.gpus) == [GPU.to_proto()]
+        assert astuple(bso.trial.job.gpu) == astuple(GPU)
 
 
 def test_faulty_job_lists_its_faults(grpc_addr: str) -> None:
@@ -355,9 +358,44 @@ def test_optimizers_of_other_jobs_and_decided_trials_are_left_alone(
     with begun(grpc_addr) as other:
         decided = begun(grpc_addr)
         decided.on_evaluate(0.95)
-        with begun(grpc_addr, job_id=decided.trial.id.job_id):
+        with begun(grpc_addr, job_id=decided.trial.job_id):
             assert not other.training_finished
         assert decided.target_reached
     with Client(grpc_addr) as client:
-        assert client.get_trial(decided.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+        assert client.get_trial(decided.trial).trial.end_reason == v1.END_REASON_TARGET_REACHED
     assert not [record for record in caplog.records if "new optimizer" in record.msg]
+
+
+def test_trainers_read_values(grpc_addr: str) -> None:
+    """A trial and a decision are frozen values without messages, which are printed as they are written."""
+    bso = begun(grpc_addr)
+    bso.on_evaluate(0.1)
+    assert bso.decision is not None
+    assert (bso.decision.stop_train, bso.decision.end_reason, bso.decision.last_epoch) == (False, None, 1)
+    bso.on_evaluate(0.95)
+    decision, trial = bso.decision, bso.trial
+    assert decision.end_reason == "TARGET_REACHED"
+    assert "end_reason=EndReason.TARGET_REACHED" in repr(decision)
+    assert repr(trial).startswith(
+        f"Trial(job_id={trial.job_id!r}, number=1, launch_id={trial.launch_id!r}, batch_size=16"
+    )
+    assert (trial.job.max_epochs, trial.job.batch_sizes, trial.fallback, trial.per_rank_batch_size) == (
+        *(10, (8, 16, 32), False, 16),
+    )
+    for value in (decision, trial):
+        assert not [each for each in values(value) if isinstance(each, Message)]
+    with pytest.raises(FrozenInstanceError):
+        setattr(decision, "message", "")  # noqa: B010 - the type forbids an assignment
+
+
+def values(value: Any) -> list[object]:
+    """The values of a dataclass, and of those in it."""
+    found = [getattr(value, each.name) for each in fields(value)]
+    return found + [inner for each in found if is_dataclass(each) for inner in values(each)]
+
+
+def test_reason_of_a_newer_server() -> None:
+    """A decision for a reason that this client does not know has none."""
+    message = v1.Decision(stop_train=True, message="over")
+    message.MergeFromString(bytes([4 << 3, 99]))
+    assert Decision.of(message) == Decision(stop_train=True, message="over")

@@ -28,7 +28,7 @@ def test_trainer_outlives_its_connections(tmp_path: Path, caplog: pytest.LogCapt
         wait_until(cut)
         reported = int(bso.state_dict()["epoch"])
         with Client(server.address) as client:
-            assert epochs(client, bso.trial.id) == list(range(1, reported + 1))
+            assert epochs(client, bso.trial) == list(range(1, reported + 1))
         warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         bso.close()
     assert not warnings

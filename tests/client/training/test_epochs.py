@@ -25,7 +25,7 @@ def training(address: str, **given: Any) -> BatchSizeOptimizer:
 def found(address: str, bso: BatchSizeOptimizer) -> v1.Trial:
     """The trial as the server has it."""
     with Client(address) as client:
-        return client.get_trial(bso.trial.id).trial
+        return client.get_trial(bso.trial).trial
 
 
 def test_loop_makes_all_the_calls(grpc_addr: str) -> None:
@@ -60,7 +60,7 @@ def test_loop_continues_after_calls_of_your_own(grpc_addr: str) -> None:
         bso.on_evaluate(0.4 * epoch)
     assert seen == [2, 3]
     with Client(grpc_addr) as client:
-        assert epochs(client, bso.trial.id) == [1, 2, 3]
+        assert epochs(client, bso.trial) == [1, 2, 3]
 
 
 def test_missed_target_is_raised_once(grpc_addr: str) -> None:
@@ -86,7 +86,7 @@ def test_stop_in_the_middle_of_an_epoch_ends_the_loop(grpc_addr: str) -> None:
         for epoch in bso.epochs():
             seen.append(epoch)
             with Client(grpc_addr) as client:
-                client.delete_job(bso.trial.job.spec.job_id)
+                client.delete_job(bso.trial.job.job_id)
             wait_until(lambda: bso.training_finished)
 
     with pytest.raises(TrainFailError, match="deleted"):

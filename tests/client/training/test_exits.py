@@ -13,7 +13,7 @@ import time
 from importlib.util import find_spec
 
 import pytest
-from wattwise import Client, v1
+from wattwise import Client, EndReason, v1
 from wattwise.errors import TrainFailError
 from wattwise.training.exits import end_reason
 
@@ -220,14 +220,14 @@ class OutOfMemoryError(RuntimeError):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (None, v1.END_REASON_COMPLETED),
-        (OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
-        (RuntimeError("the disk is full"), v1.END_REASON_ERROR),
+        (None, EndReason.COMPLETED),
+        (OutOfMemoryError("no room"), EndReason.OUT_OF_MEMORY),
+        (RuntimeError("the disk is full"), EndReason.ERROR),
         # A refusal by a gRPC server is not about the memory of this process.
-        (RuntimeError("StatusCode.RESOURCE_EXHAUSTED: message larger than max"), v1.END_REASON_ERROR),
+        (RuntimeError("StatusCode.RESOURCE_EXHAUSTED: message larger than max"), EndReason.ERROR),
     ],
 )
-def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReason.ValueType) -> None:
+def test_reason_of_an_exception(error: BaseException | None, reason: EndReason) -> None:
     """Out of memory is recognised by the exception's type or by its message."""
     assert end_reason(error) == reason
 
@@ -305,7 +305,7 @@ def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReaso
 )
 def test_out_of_memory_messages_of_frameworks(message: str) -> None:
     """The out-of-memory messages of frameworks, their runtimes and the host are recognised."""
-    assert end_reason(RuntimeError(message)) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(RuntimeError(message)) == EndReason.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_out_of_memory_messages_of_frameworks(message: str) -> None:
 )
 def test_messages_about_something_else(error: Exception) -> None:
     """Other limits, faults of a device and this library's own messages are not out of memory."""
-    assert end_reason(error) == v1.END_REASON_ERROR
+    assert end_reason(error) == EndReason.ERROR
 
 
 def test_memory_of_the_host() -> None:
@@ -343,10 +343,10 @@ def test_memory_of_the_host() -> None:
 
     PyTorch names the signal in the cause of its error.
     """
-    assert end_reason(OSError(errno.ENOMEM, "no such phrase")) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(OSError(errno.ENOMEM, "no such phrase")) == EndReason.OUT_OF_MEMORY
     error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     error.__cause__ = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
-    assert end_reason(error) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(error) == EndReason.OUT_OF_MEMORY
 
 
 def _raised_while_handling(*, suppressed: bool) -> BaseException:
@@ -366,11 +366,11 @@ def _raised_while_handling(*, suppressed: bool) -> BaseException:
 def test_exception_group() -> None:
     """An out-of-memory exception in a group is recognised."""
     group: type[Exception] = getattr(builtins, "ExceptionGroup", Exception)
-    assert end_reason(group("two", [ValueError("a bug"), MemoryError()])) == v1.END_REASON_OUT_OF_MEMORY
-    assert end_reason(group("two", [ValueError("a bug"), KeyError("b")])) == v1.END_REASON_ERROR
+    assert end_reason(group("two", [ValueError("a bug"), MemoryError()])) == EndReason.OUT_OF_MEMORY
+    assert end_reason(group("two", [ValueError("a bug"), KeyError("b")])) == EndReason.ERROR
 
 
 def test_cause_of_an_exception() -> None:
     """An out-of-memory exception is recognised as the cause of another one, unless it is suppressed."""
-    assert end_reason(_raised_while_handling(suppressed=False)) == v1.END_REASON_OUT_OF_MEMORY
-    assert end_reason(_raised_while_handling(suppressed=True)) == v1.END_REASON_ERROR
+    assert end_reason(_raised_while_handling(suppressed=False)) == EndReason.OUT_OF_MEMORY
+    assert end_reason(_raised_while_handling(suppressed=True)) == EndReason.ERROR

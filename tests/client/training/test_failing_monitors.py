@@ -30,7 +30,7 @@ def training(address: str, monitor: Monitor) -> Iterator[BatchSizeOptimizer]:
 def measurements(address: str, bso: BatchSizeOptimizer) -> Sequence[v1.Measurement]:
     """The measurements that the server has."""
     with Client(address) as client:
-        return list(client.list_measurements(bso.trial.id))
+        return list(client.list_measurements(bso.trial))
 
 
 def test_counter_that_disappears_and_returns(grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +122,7 @@ def test_third_party_monitors(grpc_addr: str, answer: Window | Exception, caplog
     assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
     assert caplog.text.count("energy cannot be measured (") == 1
     with Client(grpc_addr) as client:
-        trial, job = client.get_trial(bso.trial.id).trial, client.get_job(bso.trial.id.job_id).job
+        trial, job = client.get_trial(bso.trial).trial, client.get_job(bso.trial.job_id).job
     for monitor in (trial.monitor, job.monitor):
         assert (list(monitor.kinds), monitor.quality) == (["custom"], v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from wattwise import BatchSizeOptimizer, Client, Credentials, PowerLimitOptimizer, v1
+from wattwise import BatchSizeOptimizer, Client, Credentials, EndReason, PowerLimitOptimizer, v1
 from wattwise.commands.main import main
 from wattwise.errors import (
     InvalidAddressError,
@@ -28,6 +28,7 @@ from wattwise.errors import (
     UnsupportedCallError,
     UntrustedServerError,
 )
+from wattwise.rpc.calls import trial_id
 from wattwise.training import launch
 from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
@@ -81,8 +82,8 @@ def test_training_without_a_server(stopped: LiveServer, caplog: pytest.LogCaptur
     bso = optimizer(stopped.address, 32)
     assert bso.get_batch_size() == 32
     info = bso.trial
-    assert (info.fallback, info.id.trial_number, info.id.job_id) == (True, 0, info.job.spec.job_id)
-    assert (info.job.spec.max_epochs, info.job.spec.trial_lease_seconds) == (10, 300)
+    assert (info.fallback, info.number, info.job_id) == (True, 0, info.job.job_id)
+    assert (info.job.max_epochs, info.job.trial_lease_seconds) == (10, 300)
     assert stopped.address in info.reason
     seen = []
     for epoch in bso.epochs():
@@ -108,7 +109,7 @@ def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:
     stopped.start()
     with trained(optimizer(stopped.address, None, timeout=None, job_id="test-night")) as following:
         assert not following.trial.fallback
-        assert following.trial.id.trial_number == 2
+        assert following.trial.number == 2
         # Only that of the launch which runs is left.
         assert [each.trial_number for each in spooled()] == [2]
     with Client(stopped.address) as client:
@@ -132,7 +133,7 @@ def test_server_that_returns_during_the_training(stopped: LiveServer) -> None:
     bso.on_evaluate(0.95)
     wait_until(lambda: spooled() == [])
     with Client(stopped.address) as client:
-        (trial,) = client.list_trials(bso.trial.id.job_id)
+        (trial,) = client.list_trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1, 2]
     bso.close()
 
@@ -140,8 +141,8 @@ def test_server_that_returns_during_the_training(stopped: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
-        (lambda bso: bso.close(v1.END_REASON_OUT_OF_MEMORY), v1.END_REASON_OUT_OF_MEMORY),
-        (lambda bso: bso.close(v1.END_REASON_PREEMPTED), v1.END_REASON_PREEMPTED),
+        (lambda bso: bso.close(EndReason.OUT_OF_MEMORY), v1.END_REASON_OUT_OF_MEMORY),
+        (lambda bso: bso.close("PREEMPTED"), v1.END_REASON_PREEMPTED),
         (lambda bso: bso.close(), v1.END_REASON_STOPPED_EARLY),
     ],
 )
@@ -152,7 +153,7 @@ def test_end_of_an_undecided_fallback(server: LiveServer, end: Any, expected: v1
     server.start()
     end(bso)
     with Client(server.address) as client:
-        (trial,) = client.list_trials(bso.trial.id.job_id)
+        (trial,) = client.list_trials(bso.trial.job_id)
     assert (trial.end_reason, trial.newest.epoch) == (expected, 1)
     assert spooled() == []
 
@@ -164,9 +165,9 @@ def test_last_epoch_ends_a_fallback(stopped: LiveServer) -> None:
         bso.on_evaluate(0.2)
     bso.close()
     stopped.start()
-    trained(optimizer(stopped.address, timeout=None, job_id=bso.trial.id.job_id, max_epochs=2)).close()
+    trained(optimizer(stopped.address, timeout=None, job_id=bso.trial.job_id, max_epochs=2)).close()
     with Client(stopped.address) as client:
-        assert next(iter(client.list_trials(bso.trial.id.job_id))).end_reason == v1.END_REASON_MAX_EPOCHS
+        assert next(iter(client.list_trials(bso.trial.job_id))).end_reason == v1.END_REASON_MAX_EPOCHS
 
 
 def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,7 +181,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
             BatchSizeOptimizer(server.address, spec, monitor=StepMonitor()).get_batch_size()
         bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor())
         assert bso.get_batch_size(fallback="default") == 16
-        assert bso.trial.job.num_trials == 1, "the job is the server's"
+        assert bso.running_trial.info.job.num_trials == 1, "the job is the server's"
         bso.on_train_begin()
         bso.on_evaluate(0.95)
         bso.close()
@@ -255,7 +256,7 @@ def test_name_that_does_not_resolve(caplog: pytest.LogCaptureFixture) -> None:
     assert (bso.get_batch_size(), bso.trial.fallback) == (16, True)
     (warning,) = warnings_of(caplog)
     assert "no-such-host.invalid:50051" in warning
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
 
 
 def test_another_server_at_the_address(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,7 +299,7 @@ def test_server_that_has_reached_a_limit(server: LiveServer) -> None:
     bso = trained(optimizer(server.address, timeout=None), 0.95)
     assert (bso.target_reached, bso.trial.fallback) == (True, True)
     bso.close()
-    assert bso.trial.id.job_id in [each.job.job_id for each in spooled()]
+    assert bso.trial.job_id in [each.job.job_id for each in spooled()]
 
 
 def test_unused_fallback_changes_nothing(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -319,16 +320,16 @@ def test_checkpoint_of_a_fallback(server: LiveServer, monkeypatch: pytest.Monkey
     bso = trained(optimizer(server.address, 8), 0.1, 0.2)
     state = json.loads(json.dumps(bso.state_dict()))
     assert state["trial_number"] == 0
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     server.start()
-    again = optimizer(server.address, job_id=bso.trial.id.job_id)
+    again = optimizer(server.address, job_id=bso.trial.job_id)
     again.load_state_dict(state)
     assert (again.get_batch_size(), again.last_epoch, again.trial.fallback) == (8, 2, True)
     again.on_train_begin()
     again.on_evaluate(0.95)
     again.close()
     with Client(server.address) as client:
-        (trial,) = client.list_trials(bso.trial.id.job_id)
+        (trial,) = client.list_trials(bso.trial.job_id)
         assert epochs(client, trial.id) == ([1, 2, 3] if spooling else [3])
     assert (trial.newest.energy_joules, trial.end_reason) == (3 * JOULES, v1.END_REASON_TARGET_REACHED)
     assert spooled() == []
@@ -338,8 +339,8 @@ def test_checkpoint_of_a_fallback_of_another_job() -> None:
     """A batch size that the job no longer has is refused."""
     bso = trained(optimizer(NOWHERE, 8), 0.1)
     state = bso.state_dict()
-    bso.close(v1.END_REASON_PREEMPTED)
-    again = optimizer(NOWHERE, 16, job_id=bso.trial.id.job_id, batch_sizes=[16, 32])
+    bso.close(EndReason.PREEMPTED)
+    again = optimizer(NOWHERE, 16, job_id=bso.trial.job_id, batch_sizes=[16, 32])
     again.load_state_dict(state)
     with pytest.raises(ResumeError, match="batch size 8"):
         again.get_batch_size()
@@ -351,18 +352,18 @@ def test_checkpoint_of_a_trial_whose_server_is_away(server: LiveServer, caplog: 
     server.kill()
     bso.on_evaluate(0.1)
     state = bso.state_dict()
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     caplog.clear()
-    again = optimizer(server.address, 8, job_id=bso.trial.id.job_id)
+    again = optimizer(server.address, 8, job_id=bso.trial.job_id)
     again.load_state_dict(state)
-    assert (again.get_batch_size(), again.trial.fallback, again.trial.id) == (16, False, bso.trial.id)
+    assert (again.get_batch_size(), again.trial.fallback, trial_id(again.trial)) == (16, False, trial_id(bso.trial))
     again.on_train_begin()
     again.on_evaluate(0.2)
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
         again.on_evaluate(0.95)
-        (trial,) = client.list_trials(bso.trial.id.job_id)
+        (trial,) = client.list_trials(bso.trial.job_id)
     assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 5)
     assert len(warnings_of(caplog)) == 1
 
@@ -392,7 +393,7 @@ def test_answer_that_does_not_arrive(server: LiveServer) -> None:
         bso.on_evaluate(0.95)
         bso.close()
     with Client(server.address) as client:
-        unanswered, imported = client.list_trials(bso.trial.id.job_id)
+        unanswered, imported = client.list_trials(bso.trial.job_id)
     assert (unanswered.batch_size, unanswered.newest.epoch) == (16, 0)
     assert unanswered.end_reason == v1.END_REASON_PREEMPTED
     assert (imported.batch_size, imported.newest.epoch) == (8, 2)

@@ -196,7 +196,7 @@ def test_spool_of_others_is_not_used(
     before = forged.read_bytes()
     bso = begun(server.address, job_id=JOB_ID)
     bso.on_evaluate(1.0)
-    assert delivered(server) == [bso.trial.id.launch_id]
+    assert delivered(server) == [bso.trial.launch_id]
     (warning,) = [message for message in caplog.messages if str(spool) in message]
     assert "WATTWISE_SPOOL" in warning
     for words in (["list"], ["send"], ["drop", "--yes"]):

@@ -63,8 +63,8 @@ def test_kind_is_reported(grpc_addr: str, monitor: Monitor, kind: str) -> None:
     bso = trained(grpc_addr, monitor, spec, 0.95)
     assert bso.trial.monitor_kind == kind
     with Client(grpc_addr) as client:
-        assert client.get_trial(bso.trial.id).trial.monitor == monitor_of(kind)
-        assert client.get_job(bso.trial.job.spec.job_id).job.monitor == monitor_of(kind)
+        assert client.get_trial(bso.trial).trial.monitor == monitor_of(kind)
+        assert client.get_job(bso.trial.job.job_id).job.monitor == monitor_of(kind)
 
 
 def test_invalid_kind(grpc_addr: str) -> None:
@@ -86,7 +86,7 @@ def test_another_monitor_is_logged_once(grpc_addr: str, caplog: pytest.LogCaptur
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert re.search(r"trial 2 .* estimate, .* wall-monitor: ", warning)
     assert bso.decision is not None
-    assert [each.message for each in bso.decision.warnings] == [warning]
+    assert bso.decision.warnings == (warning,)
 
 
 class Failing(WallMonitor):
@@ -116,7 +116,7 @@ def test_monitor_that_fails_for_one_window(grpc_addr: str, caplog: pytest.LogCap
     assert bso.decision is not None
     assert bso.decision.message.endswith("the energy is partly an estimate")
     with Client(grpc_addr) as client:
-        job, trials = client.get_job(bso.trial.job.spec.job_id), list(client.list_trials(bso.trial.job.spec.job_id))
+        job, trials = client.get_job(bso.trial.job.job_id), list(client.list_trials(bso.trial.job.job_id))
     wall = monitor_of("wall-monitor")
     partly = v1.Monitor(kinds=["wall-monitor"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
     assert job.job.monitor == partly

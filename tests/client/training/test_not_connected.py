@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 
 import pytest
-from wattwise import BatchSizeOptimizer, v1
+from wattwise import BatchSizeOptimizer, EndReason, v1
 from wattwise.training.ranks import not_connected, warn_if_not_connected
 
 from tests.client.training.script import StepMonitor, job_spec
@@ -50,9 +50,9 @@ def test_server_knows_of_the_others(
     monkeypatch.setenv("WORLD_SIZE", "4")
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     bso.get_batch_size()
-    (warning,) = bso.trial.snapshot.warnings
+    (warning,) = bso.running_trial.info.snapshot.warnings
     assert warning.reason == v1.WARNING_REASON_UNCONNECTED_RANKS
     bso.on_train_begin()
     bso.on_evaluate(0.1)
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
-    bso.close(v1.END_REASON_COMPLETED)
+    bso.close(EndReason.COMPLETED)

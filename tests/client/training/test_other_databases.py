@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import ResumeError, TrainFailError
 from wattwise.training.delivery import deliver_files
 from wattwise.training.spool import Spool
@@ -55,7 +55,7 @@ def test_number_of_another_launch(server: LiveServer, caplog: pytest.LogCaptureF
         bso.on_evaluate(0.1)
         with out_of_reach(server, lost=True) as aside:
             other = dispatched_to_another(aside)
-        assert other.id.trial_number == bso.trial.id.trial_number
+        assert other.id.trial_number == bso.trial.number
         bso.on_evaluate(0.2)
         wait_until(lambda: "its database lost or restored" in caplog.text)
         bso.on_evaluate(0.95)
@@ -75,7 +75,7 @@ def test_trial_that_ends_before_its_session_meets_the_server(server: LiveServer)
     with out_of_reach(server, lost=True) as aside:
         other = dispatched_to_another(aside)
         bso.on_evaluate(0.1)
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
     with Client(server.address) as client:
         # Unless the close had the time for it.
         deliver_files(client, Spool.from_env().paths(), 10.0)
@@ -92,7 +92,7 @@ def test_job_that_was_deleted_and_registered_again(server: LiveServer) -> None:
         bso.on_evaluate(0.1)
         aside.delete_job(JOB)
         other = dispatched_to_another(aside)
-    assert other.id.trial_number == bso.trial.id.trial_number
+    assert other.id.trial_number == bso.trial.number
     wait_until(lambda: bso.training_finished)
     bso.close()
     with Client(server.address) as client:
@@ -116,7 +116,7 @@ def test_restored_database_that_remembers_a_deletion(server: LiveServer, caplog:
     server.start()
     bso = begun(server.address, job_id=JOB)
     bso.on_evaluate(0.1)
-    assert bso.trial.id.trial_number == old.id.trial_number
+    assert bso.trial.number == old.id.trial_number
     server.stop()
     server.database.write_bytes(backup)
     server.start()
@@ -135,7 +135,7 @@ def test_checkpoint_of_a_lost_trial(server: LiveServer, caplog: pytest.LogCaptur
     first = launched(server.address, JOB, 10.0)
     first.on_evaluate(0.1)
     state = first.state_dict()
-    first.close(v1.END_REASON_PREEMPTED)
+    first.close(EndReason.PREEMPTED)
     with out_of_reach(server, lost=True):
         caplog.clear()
     again = BatchSizeOptimizer(server.address, job_spec(job_id=JOB), monitor=StepMonitor())
@@ -163,7 +163,7 @@ def test_checkpoint_whose_number_another_launch_has(server: LiveServer) -> None:
     first = launched(server.address, JOB, 10.0)
     first.on_evaluate(0.1)
     state = first.state_dict()
-    first.close(v1.END_REASON_PREEMPTED)
+    first.close(EndReason.PREEMPTED)
     with out_of_reach(server, lost=True) as aside:
         other = dispatched_to_another(aside)
     again = BatchSizeOptimizer(server.address, job_spec(job_id=JOB), monitor=StepMonitor(), fallback="default")
@@ -185,7 +185,7 @@ def test_third_process_of_a_trial_that_had_ended(
     first = launched(server.address, JOB, 10.0)
     first.on_evaluate(0.1)
     state = first.state_dict()
-    first.close(v1.END_REASON_ERROR)
+    first.close(EndReason.ERROR)
     server.stop()
     second = launched(server.address, JOB, 1.0, state)
     second.on_evaluate(0.2)
@@ -194,7 +194,7 @@ def test_third_process_of_a_trial_that_had_ended(
     second.on_evaluate(0.2)
     state = second.state_dict()
     server.stop()
-    second.close(v1.END_REASON_PREEMPTED)
+    second.close(EndReason.PREEMPTED)
     third = launched(server.address, JOB, 1.0, state)
     third.on_evaluate(0.2)
     if meets:
@@ -259,7 +259,7 @@ def test_database_that_is_lost_as_a_trial_is_resumed(
         state = first.state_dict()
         if not ended:
             box.move_to("127.0.0.1:1")
-        first.close(v1.END_REASON_PREEMPTED)
+        first.close(EndReason.PREEMPTED)
         box.move_to("127.0.0.1:1")
         again = launched(box.address, JOB, 10.0, state)
         box.answered = lost

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import TrainFailError
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.training import journal as journal_module
@@ -45,13 +45,13 @@ def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureF
     assert not bso.training_finished
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3])
         wait_until(lambda: f"the Wattwise server at {server.address} is back" in caplog.messages)
         bso.on_evaluate(0.4)
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
         bso.on_evaluate(0.95)
         assert bso.target_reached
-        assert client.get_trial(bso.trial.id).trial.newest.energy_joules == 50
+        assert client.get_trial(bso.trial).trial.newest.energy_joules == 50
     assert _count(caplog, logging.WARNING) == 1
 
 
@@ -71,7 +71,7 @@ def test_hung_server_is_waited_for_once(server: LiveServer, caplog: pytest.LogCa
     assert time.monotonic() - waited < 0.5
     os.kill(server.process.pid, signal.SIGCONT)
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
     assert _count(caplog, logging.WARNING) == 1
     bso.close()
 
@@ -89,9 +89,9 @@ def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
     assert bso.decision is not None
     assert (bso.decision.stop_train, bso.decision.target_reached) == (True, False)
     with Client(server.address) as client:
-        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_COST_BOUND
+        assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_COST_BOUND
     with Client(server.address) as client:
-        assert epochs(client, bso.trial.id) == [1, 2, 3]
+        assert epochs(client, bso.trial) == [1, 2, 3]
     bso.close()
 
 
@@ -109,10 +109,10 @@ def test_decision_during_an_outage(server: LiveServer) -> None:
     bso.on_evaluate(0.1)
     assert _shown(bso) == (4 * JOULES, False)
     assert not bso.training_finished
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
 
 
-def _shown(bso: BatchSizeOptimizer) -> tuple[float, bool]:
+def _shown(bso: BatchSizeOptimizer) -> tuple[float | None, bool]:
     """The cost of the newest decision, and whether it is the trainer's own."""
     assert bso.decision is not None
     return bso.decision.cost, "without the server" in bso.decision.message
@@ -141,8 +141,8 @@ def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is
     server.start()
     wait_until(lambda: bso.decision is not None and bso.decision.converged)
     with Client(server.address) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert [(m.epoch, m.metric, m.energy_joules) for m in measured][-1:] == [(3, good, 30)]
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
     bso.close()
@@ -160,8 +160,8 @@ def test_last_epoch_ends_the_training_without_a_server(server: LiveServer) -> No
     server.start()
     bso.close()
     with Client(server.address) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert [m.epoch for m in measured] == [1, 2]
     assert found.trial.end_reason == v1.END_REASON_MAX_EPOCHS
 
@@ -174,8 +174,8 @@ def test_pending_measurement_is_delivered_at_the_end(server: LiveServer) -> None
     server.start()
     bso.close()
     with Client(server.address) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert [m.epoch for m in measured] == [1]
     assert found.trial.end_reason == v1.END_REASON_STOPPED_EARLY
 
@@ -198,7 +198,7 @@ def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: 
         write(descriptor, data)
         if not bso.training_finished:
             before = time.monotonic()
-            bso.close(v1.END_REASON_PREEMPTED)
+            bso.close(EndReason.PREEMPTED)
             took.append(time.monotonic() - before)
 
     monkeypatch.setattr(journal_module, "_write", interrupted)
@@ -206,8 +206,8 @@ def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: 
     assert len(took) == 1
     assert took[0] < 4
     with Client(server.address) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert (found.trial.end_reason, len(measured)) == (v1.END_REASON_PREEMPTED, 1)
     wait_until(lambda: Spool.from_env().paths() == [])
 
@@ -215,11 +215,11 @@ def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: 
 def test_heartbeats_keep_the_lease(server: LiveServer) -> None:
     """A trial without reports for several leases is not lost while its trainer runs."""
     with begun(server.address, trial_lease_seconds=1.0) as bso, Client(server.address) as client:
-        first = client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds()
+        first = client.get_trial(bso.trial).trial.lease_expire_time.ToNanoseconds()
         wait_until(
-            lambda: client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds() > first + 3 * 600_000_000
+            lambda: client.get_trial(bso.trial).trial.lease_expire_time.ToNanoseconds() > first + 3 * 600_000_000
         )
-        assert client.get_trial(bso.trial.id).trial.status == v1.TRIAL_STATUS_RUNNING
+        assert client.get_trial(bso.trial).trial.status == v1.TRIAL_STATUS_RUNNING
 
 
 @pytest.mark.parametrize("messages", [0, 1, 2])
@@ -235,14 +235,14 @@ def test_broken_streams_go_unnoticed(server: LiveServer, caplog: pytest.LogCaptu
         assert bso.target_reached
     assert _count(caplog, logging.WARNING) == 0
     with Client(server.address) as client:
-        assert epochs(client, bso.trial.id) == list(range(1, 22))
+        assert epochs(client, bso.trial) == list(range(1, 22))
 
 
 def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
     """If streams are refused, a trainer learns of its job's deletion within a third of the lease."""
     with Middlebox(server.address, messages_per_stream=0) as box, Client(server.address) as client:
         bso = begun(box.address, trial_lease_seconds=1.5)
-        client.delete_job(bso.trial.id.job_id)
+        client.delete_job(bso.trial.job_id)
         wait_until(lambda: bso.training_finished)
         bso.close()
 

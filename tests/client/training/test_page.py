@@ -23,8 +23,8 @@ def test_your_own_loop(grpc_addr: str) -> None:
     loop = first.replace("...", "metric = next(metrics)")
     exec(loop, {"bso": bso, "metrics": iter([0.1, 0.2, 0.95])})  # noqa: S102 - our own code
     with Client(grpc_addr) as client:
-        assert epochs(client, bso.trial.id) == [1, 2, 3]
-        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+        assert epochs(client, bso.trial) == [1, 2, 3]
+        assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_TARGET_REACHED
 
 
 def test_attempts(grpc_addr: str) -> None:

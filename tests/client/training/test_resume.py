@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import JobDiffersError, OperationOrderError, ResumeError, TrainFailError
+from wattwise.rpc.calls import trial_id
 from wattwise.training.resume import Progress, SavedTrial
 
-from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
+from tests.client.training.script import (
+    JOULES,
+    StepMonitor,
+    begun,
+    ended,
+    epochs,
+    job_spec,
+    read_line,
+    reason_of,
+    send_line,
+)
 from tests.live_server import LiveServer
 
 State = dict[str, Any]
@@ -37,14 +48,14 @@ def preempted(address: str, metrics: tuple[float, ...] = (0.1, 0.2), **given: An
     for metric in metrics:
         bso.on_evaluate(metric)
     state = bso.state_dict()
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     return bso, state
 
 
 def trial_of(address: str, bso: BatchSizeOptimizer) -> v1.Trial:
     """The trial as the server has it."""
     with Client(address) as client:
-        return client.get_trial(bso.trial.id).trial
+        return client.get_trial(bso.trial).trial
 
 
 def test_state_is_plain(grpc_addr: str) -> None:
@@ -55,19 +66,19 @@ def test_state_is_plain(grpc_addr: str) -> None:
         state = bso.state_dict()
     assert {type(value) for value in state.values()} == {str, int, float}
     assert (state["epoch"], state["time_seconds"], state["energy_joules"]) == (1, 1.0, JOULES)
-    assert (state["job_id"], state["launch_id"]) == (bso.trial.id.job_id, bso.trial.id.launch_id)
+    assert (state["job_id"], state["launch_id"]) == (bso.trial.job_id, bso.trial.launch_id)
 
 
 def test_preempted_trial_continues(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
     """The restarted training gets the same trial; epochs, time and energy continue from the checkpoint."""
     first, state = preempted(grpc_addr)
-    job_id = first.trial.id.job_id
+    job_id = first.trial.job_id
     caplog.clear()
     with caplog.at_level("INFO", logger="wattwise"):
         second = resumed(grpc_addr, state, job_id=job_id)
-    assert (second.trial.id, second.trial.reason) == (first.trial.id, first.trial.reason)
+    assert (trial_id(second.trial), second.trial.reason) == (trial_id(first.trial), first.trial.reason)
     assert [line for line in caplog.messages if "continues after epoch 2" in line]
-    assert second.trial.id.launch_id == first.trial.id.launch_id
+    assert second.trial.launch_id == first.trial.launch_id
     assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_RUNNING
     seen = []
     for epoch in second.epochs():
@@ -86,16 +97,16 @@ def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: st
     state = bso.state_dict()
     bso.on_evaluate(0.2)
     bso.on_evaluate(0.3)
-    bso.close(v1.END_REASON_PREEMPTED)
-    again = resumed(grpc_addr, state, job_id=bso.trial.id.job_id)
+    bso.close(EndReason.PREEMPTED)
+    again = resumed(grpc_addr, state, job_id=bso.trial.job_id)
     seen = []
     for epoch in again.epochs():
         seen.append(epoch)
         again.on_evaluate(0.95 if epoch == 4 else 0.4)
     assert seen == [2, 3, 4]
     with Client(grpc_addr) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert [(m.epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
     # Three windows before, three after.
     assert (found.trial.newest.time_seconds, found.trial.newest.energy_joules) == (6, 6 * JOULES)
@@ -109,14 +120,14 @@ def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
     bso.on_evaluate(0.2)
     bso.on_evaluate(0.3)
     state = bso.state_dict()
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     server.start()
-    again = resumed(server.address, state, job_id=bso.trial.id.job_id)
-    assert (again.trial.snapshot.newest.epoch, again.last_epoch) == (1, 3)
+    again = resumed(server.address, state, job_id=bso.trial.job_id)
+    assert (again.running_trial.info.snapshot.newest.epoch, again.last_epoch) == (1, 3)
     again.on_train_begin()
     again.on_evaluate(0.4)
     with Client(server.address) as client:
-        assert epochs(client, bso.trial.id) == [1, 2, 3, 4]
+        assert epochs(client, bso.trial) == [1, 2, 3, 4]
     trial = trial_of(server.address, again)
     assert (trial.newest.epoch, trial.newest.time_seconds, trial.newest.energy_joules) == (4, 4, 4 * JOULES)
     again.close()
@@ -125,11 +136,11 @@ def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
 def test_resumed_trial_beside_a_newer_exploration(grpc_addr: str) -> None:
     """A trial that is resumed while another exploration runs is a concurrent trial."""
     bso, state = preempted(grpc_addr)
-    job_id = bso.trial.id.job_id
+    job_id = bso.trial.job_id
     with Client(grpc_addr) as client:
         assert client.get_next_batch_size(job_id).trial.pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION
     with resumed(grpc_addr, state, job_id=job_id) as again:
-        assert again.trial.snapshot.pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
+        assert again.running_trial.info.snapshot.pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -143,7 +154,7 @@ def test_trial_that_was_decided_in_the_meantime(grpc_addr: str, reached: bool) -
         with pytest.raises(TrainFailError):
             bso.on_evaluate(0.1)
         assert trial_of(grpc_addr, bso).end_reason == v1.END_REASON_MAX_EPOCHS
-    again = resumed(grpc_addr, state, job_id=bso.trial.id.job_id, max_epochs=1)
+    again = resumed(grpc_addr, state, job_id=bso.trial.job_id, max_epochs=1)
     assert (again.get_batch_size(), again.training_finished, again.target_reached) == (16, True, reached)
     assert again.decision == bso.decision
     again.on_train_begin()
@@ -164,9 +175,9 @@ def test_trial_that_failed_does_not_continue(grpc_addr: str, reason: v1.EndReaso
     """A trial that its trainer ended, other than as preempted, is refused, with the reason and the remedy."""
     bso = begun(grpc_addr)
     state = bso.state_dict()
-    bso.close(reason)
+    bso.close(reason_of(reason))
     with pytest.raises(ResumeError, match=rf"{v1.EndReason.Name(reason)}\).*load_state_dict\(\)"):
-        resumed(grpc_addr, state, job_id=bso.trial.id.job_id)
+        resumed(grpc_addr, state, job_id=bso.trial.job_id)
     assert trial_of(grpc_addr, bso).end_reason == reason
 
 
@@ -180,7 +191,7 @@ def test_state_of_another_job(grpc_addr: str) -> None:
 def test_changed_job(grpc_addr: str) -> None:
     """A changed job is refused with the changed fields, and the trial can still be resumed."""
     bso, state = preempted(grpc_addr)
-    job_id = bso.trial.id.job_id
+    job_id = bso.trial.job_id
     with pytest.raises(JobDiffersError) as caught:
         resumed(grpc_addr, state, job_id=job_id, target_metric=0.8)
     assert [each.field for each in caught.value.violations] == ["job.target_metric"]
@@ -191,7 +202,7 @@ def test_changed_job(grpc_addr: str) -> None:
 def test_deleted_job(grpc_addr: str) -> None:
     """A checkpoint of a deleted job is refused, and the job does not come back by it."""
     bso, state = preempted(grpc_addr)
-    job_id = bso.trial.id.job_id
+    job_id = bso.trial.job_id
     with Client(grpc_addr) as client:
         client.delete_job(job_id)
         with pytest.raises(ResumeError, match="deleted with its job"):
@@ -202,7 +213,7 @@ def test_deleted_job(grpc_addr: str) -> None:
 def test_job_that_was_registered_again(grpc_addr: str) -> None:
     """A trial with the same number of a job that was deleted and registered again is another trial."""
     bso, state = preempted(grpc_addr)
-    job_id = bso.trial.id.job_id
+    job_id = bso.trial.job_id
     with Client(grpc_addr) as client:
         client.delete_job(job_id)
         client.register_job(job_spec(job_id=job_id))
@@ -227,8 +238,8 @@ def test_trial_of_an_older_optimizer_in_this_process(grpc_addr: str) -> None:
     """A checkpoint continues a trial that still runs in the same process; the older optimizer's training is over."""
     older = begun(grpc_addr)
     older.on_evaluate(0.1)
-    with resumed(grpc_addr, older.state_dict(), job_id=older.trial.id.job_id) as again:
-        assert (again.trial.id, again.last_epoch) == (older.trial.id, 1)
+    with resumed(grpc_addr, older.state_dict(), job_id=older.trial.job_id) as again:
+        assert (trial_id(again.trial), again.last_epoch) == (trial_id(older.trial), 1)
         assert (older.training_finished, again.training_finished) == (True, False)
 
 
@@ -245,7 +256,7 @@ def test_object_that_is_no_state(grpc_addr: str, state: Any) -> None:
 def test_order_of_loading_and_saving(grpc_addr: str) -> None:
     """state_dict is called after get_batch_size, and load_state_dict before training begins."""
     first, state = preempted(grpc_addr)
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.id.job_id), monitor=StepMonitor())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.job_id), monitor=StepMonitor())
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\)"):
         bso.state_dict()
     with bso:
@@ -258,17 +269,17 @@ def test_order_of_loading_and_saving(grpc_addr: str) -> None:
 def test_trial_of_a_checkpoint_takes_the_place_of_a_new_one(grpc_addr: str) -> None:
     """A state that is loaded after get_batch_size continues its trial; the new one ends as preempted."""
     first, state = preempted(grpc_addr)
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.id.job_id), monitor=StepMonitor())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(job_id=first.trial.job_id), monitor=StepMonitor())
     with bso:
         bso.get_batch_size()
-        new = bso.trial.id
-        assert new.trial_number != first.trial.id.trial_number
+        new = bso.trial
+        assert new.number != first.trial.number
         if bso.trial.batch_size != first.trial.batch_size:
             with pytest.raises(ResumeError, match=str(first.trial.batch_size)):
                 bso.load_state_dict(state)
             return
         bso.load_state_dict(state)
-        assert bso.trial.id.trial_number == first.trial.id.trial_number
+        assert bso.trial.number == first.trial.number
         assert bso.last_epoch == state["epoch"]
     with Client(grpc_addr) as client:
         assert client.get_trial(new).trial.end_reason == v1.END_REASON_PREEMPTED
@@ -291,8 +302,8 @@ def test_two_checkpoints_of_a_trial(grpc_addr: str, first: int, second: int) -> 
     for epoch in (1, 2):
         bso.on_evaluate(0.1)
         states[epoch] = bso.state_dict()
-    bso.close(v1.END_REASON_PREEMPTED)
-    with resumed(grpc_addr, states[first], job_id=bso.trial.id.job_id) as again:
+    bso.close(EndReason.PREEMPTED)
+    with resumed(grpc_addr, states[first], job_id=bso.trial.job_id) as again:
         if first == second:
             again.load_state_dict(states[second])
         else:

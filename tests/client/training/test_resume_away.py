@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import JobDiffersError, ResumeError
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
@@ -16,7 +16,7 @@ from wattwise.training.journal import TrialRecord
 from wattwise.training.launch import ServerLaunch
 from wattwise.training.spool import Spool
 
-from tests.client.training.script import epochs, job_spec
+from tests.client.training.script import epochs, job_spec, reason_of
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -80,18 +80,18 @@ def first_process(
     bso.on_evaluate(0.1)
     bso.on_evaluate(0.1)
     if up:
-        bso.close(reason)
+        bso.close(reason_of(reason))
         server.kill()
     else:
         server.kill()
-        bso.close(reason)
+        bso.close(reason_of(reason))
     assert len(spooled()) == (0 if up else 1)
     return bso, state
 
 
 def trial_of(client: Client, bso: BatchSizeOptimizer) -> v1.Trial:
     """The trial as the server has it."""
-    return client.get_trial(bso.trial.id).trial
+    return client.get_trial(bso.trial).trial
 
 
 @pytest.mark.parametrize("observer", [False, True])
@@ -99,18 +99,18 @@ def trial_of(client: Client, bso: BatchSizeOptimizer) -> v1.Trial:
 def test_sums_carry_on(server: LiveServer, caplog: pytest.LogCaptureFixture, *, known: bool, observer: bool) -> None:
     """Cheaper epochs after an old checkpoint add to what the server had, and are never refused for shrinking."""
     bso, state = first_process(server, v1.END_REASON_PREEMPTED, up=not known, observer=observer)
-    again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
     again.on_evaluate(0.2)
     again.on_evaluate(0.2)
     server.start()
     with Client(server.address) as client:
         wait_until(lambda: trial_of(client, bso).status == v1.TRIAL_STATUS_RUNNING)
         again.on_evaluate(0.2)
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
         again.on_evaluate(0.95)
         again.close()
         trial = trial_of(client, bso)
-        assert epochs(client, bso.trial.id) == [1, 2, 3, 4, 5]
+        assert epochs(client, bso.trial) == [1, 2, 3, 4, 5]
     assert again.target_reached
     assert (trial.newest.time_seconds, trial.newest.energy_joules, trial.newest.epoch) == (34, 34, 5)
     assert trial.newest.HasField("computed") == observer
@@ -128,15 +128,15 @@ def test_sums_carry_on(server: LiveServer, caplog: pytest.LogCaptureFixture, *, 
 def test_process_that_ends_before_the_server_is_back(server: LiveServer, *, known: bool) -> None:
     """What was trained without the server is delivered later, with the sums that the server had before."""
     bso, state = first_process(server, v1.END_REASON_PREEMPTED, up=not known)
-    again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
     for _ in range(4):
         again.on_evaluate(0.2)
-    again.close(v1.END_REASON_PREEMPTED)
+    again.close(EndReason.PREEMPTED)
     server.start()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0) == (1, 0, None)
         trial = trial_of(client, bso)
-        assert epochs(client, bso.trial.id) == [1, 2, 3, 4, 5]
+        assert epochs(client, bso.trial) == [1, 2, 3, 4, 5]
     assert (trial.newest.time_seconds, trial.end_reason) == (34, v1.END_REASON_PREEMPTED)
     assert spooled() == []
 
@@ -144,20 +144,20 @@ def test_process_that_ends_before_the_server_is_back(server: LiveServer, *, know
 def test_third_process_finds_the_server(server: LiveServer) -> None:
     """A process that finds the server again carries on the sums of one that did not, and of the one before."""
     bso, state = first_process(server, v1.END_REASON_PREEMPTED, up=True)
-    second = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    second = launched(server.address, bso.trial.job_id, 1.0, state)
     for _ in range(4):
         second.on_evaluate(0.2)
     state = second.state_dict()
-    second.close(v1.END_REASON_PREEMPTED)
+    second.close(EndReason.PREEMPTED)
     server.start()
-    third = BatchSizeOptimizer(server.address, job_spec(job_id=bso.trial.id.job_id), monitor=Paced(1.0))
+    third = BatchSizeOptimizer(server.address, job_spec(job_id=bso.trial.job_id), monitor=Paced(1.0))
     third.load_state_dict(state)
     third.get_batch_size()
     third.on_train_begin()
     third.on_evaluate(0.95)
     third.close()
     with Client(server.address) as client:
-        assert epochs(client, bso.trial.id) == [1, 2, 3, 4, 5, 6]
+        assert epochs(client, bso.trial) == [1, 2, 3, 4, 5, 6]
         assert trial_of(client, bso).newest.time_seconds == 35
     assert spooled() == []
 
@@ -169,12 +169,12 @@ def test_epochs_that_are_not_trained_again_are_delivered(server: LiveServer) -> 
     state = bso.state_dict()
     server.kill()
     bso.on_evaluate(0.2)
-    bso.close(v1.END_REASON_PREEMPTED)
-    again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    bso.close(EndReason.PREEMPTED)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
     server.start()
-    again.close(v1.END_REASON_PREEMPTED)
+    again.close(EndReason.PREEMPTED)
     with Client(server.address) as client:
-        assert epochs(client, bso.trial.id) == [1, 2]
+        assert epochs(client, bso.trial) == [1, 2]
         assert trial_of(client, bso).end_reason == v1.END_REASON_PREEMPTED
     assert spooled() == []
 
@@ -183,7 +183,7 @@ def test_epochs_that_are_not_trained_again_are_delivered(server: LiveServer) -> 
 def test_trial_that_had_ended_for_good(server: LiveServer, caplog: pytest.LogCaptureFixture, *, meets: bool) -> None:
     """If its trainer had ended the trial, which nobody here knew, what is trained becomes a trial of its own, once."""
     bso, state = first_process(server, v1.END_REASON_ERROR, up=True)
-    again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
     again.on_evaluate(0.2)
     if meets:
         server.start()
@@ -198,7 +198,7 @@ def test_trial_that_had_ended_for_good(server: LiveServer, caplog: pytest.LogCap
             for _ in range(2):
                 path.write_bytes(content)
                 assert deliver_files(client, [path], 10.0) == (1, 0, None)
-        first, second = client.list_trials(bso.trial.id.job_id)
+        first, second = client.list_trials(bso.trial.job_id)
         assert (first.end_reason, first.newest.epoch) == (v1.END_REASON_ERROR, 3)
         assert (second.end_reason, second.origin) == (v1.END_REASON_TARGET_REACHED, v1.TRIAL_ORIGIN_IMPORTED)
         assert epochs(client, second.id) == [2, 3]
@@ -213,7 +213,7 @@ def test_trial_that_was_decided(server: LiveServer) -> None:
     bso.on_evaluate(0.95)
     bso.close()
     server.kill()
-    again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
     again.on_evaluate(0.2)
     server.start()
     wait_until(lambda: again.training_finished)
@@ -221,7 +221,7 @@ def test_trial_that_was_decided(server: LiveServer) -> None:
     assert again.target_reached
     assert spooled() == []
     with Client(server.address) as client:
-        assert epochs(client, bso.trial.id) == [1, 2]
+        assert epochs(client, bso.trial) == [1, 2]
 
 
 @pytest.mark.parametrize("reason", [v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_COMPLETED])
@@ -238,9 +238,9 @@ def test_end_that_is_known_here(server: LiveServer, reason: v1.EndReason.ValueTy
         bso.on_train_begin()
         bso.on_evaluate(0.1)
         state = bso.state_dict()
-        bso.close(reason)
+        bso.close(reason_of(reason))
     with pytest.raises(ResumeError):
-        launched(server.address, bso.trial.id.job_id, 1.0, state)
+        launched(server.address, bso.trial.job_id, 1.0, state)
     ended = v1.END_REASON_STOPPED_EARLY if reason == v1.END_REASON_COMPLETED else reason
     assert [each.end_reason for each in spooled()] == [ended]
 
@@ -256,14 +256,14 @@ def test_fallback_that_was_delivered(server: LiveServer, reason: v1.EndReason.Va
     state = bso.state_dict()
     bso.on_evaluate(0.1)
     server.start()
-    bso.close(reason)
+    bso.close(reason_of(reason))
     assert spooled() == []
-    again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
     for metric in (0.2, 0.2, 0.95):
         again.on_evaluate(metric)
     again.close()
     with Client(server.address) as client:
-        trials = list(client.list_trials(bso.trial.id.job_id))
+        trials = list(client.list_trials(bso.trial.job_id))
         assert trials[-1].end_reason == v1.END_REASON_TARGET_REACHED
         measured = [epochs(client, trial.id) for trial in trials]
     if reason == v1.END_REASON_ERROR:
@@ -280,11 +280,11 @@ def test_deleted_trial_is_stopped(server: LiveServer, caplog: pytest.LogCaptureF
     bso = launched(server.address, f"test-away-{next(_jobs)}", 10.0)
     bso.on_evaluate(0.1)
     state = bso.state_dict()
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     with Client(server.address) as client:
-        client.delete_job(bso.trial.id.job_id)
+        client.delete_job(bso.trial.job_id)
         server.kill()
-        again = launched(server.address, bso.trial.id.job_id, 1.0, state)
+        again = launched(server.address, bso.trial.job_id, 1.0, state)
         again.on_evaluate(0.2)
         server.start()
         wait_until(lambda: again.training_finished)
@@ -300,16 +300,16 @@ def test_trial_that_is_about_to_continue_is_not_delivered(server: LiveServer) ->
     state = bso.state_dict()
     server.kill()
     bso.on_evaluate(0.2)
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     server.start()
-    again = ServerLaunch(server.address, job_spec(job_id=bso.trial.id.job_id))
+    again = ServerLaunch(server.address, job_spec(job_id=bso.trial.job_id))
     again.resume(state)
     monitor = Paced(1.0)
     again.start(monitor)
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0) == (0, 0, None)
         assert trial_of(client, bso).status == v1.TRIAL_STATUS_RUNNING
-    again = ServerLaunch(server.address, job_spec(job_id=bso.trial.id.job_id, target_metric=0.5))
+    again = ServerLaunch(server.address, job_spec(job_id=bso.trial.job_id, target_metric=0.5))
     again.resume(state)
     with pytest.raises(JobDiffersError):
         again.start(monitor)

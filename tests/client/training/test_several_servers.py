@@ -94,8 +94,8 @@ def test_server_dies_in_a_trial(serving: Servers, death: signal.Signals, caplog:
     bso.on_evaluate(0.95)
     assert bso.target_reached
     with Client(other.address) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert [each.epoch for each in measured] == [1, 2, 3, 4, 5, 6]
     assert found.trial.newest.energy_joules == 6 * JOULES
     assert len(_warnings(caplog)) == 1
@@ -120,7 +120,7 @@ def test_server_stops_in_a_trial(serving: Servers, caplog: pytest.LogCaptureFixt
         serving.start(used)
     reported = int(bso.state_dict()["epoch"])
     with Client(serving.address) as client:
-        assert epochs(client, bso.trial.id) == list(range(1, reported + 1))
+        assert epochs(client, bso.trial) == list(range(1, reported + 1))
     assert len(_warnings(caplog)) == 2
     bso.close()
 
@@ -138,10 +138,10 @@ def test_all_servers_die_in_a_trial(serving: Servers, caplog: pytest.LogCaptureF
     assert serving.address in _warnings(caplog)[0]
     serving.start(other)
     with Client(other.address) as client:
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
         bso.on_evaluate(0.95)
         assert bso.target_reached
-        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+        assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_TARGET_REACHED
     assert len(_warnings(caplog)) == 1
     wait_until(lambda: Spool.from_env().paths() == [])
 
@@ -159,6 +159,6 @@ def test_old_connections_spread_trainers(servers: Servers, caplog: pytest.LogCap
     wait_until(both_used)
     reported = int(bso.state_dict()["epoch"])
     with Client(servers.address) as client:
-        assert epochs(client, bso.trial.id) == list(range(1, reported + 1))
+        assert epochs(client, bso.trial) == list(range(1, reported + 1))
     assert _warnings(caplog) == []
     bso.close()

@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 import pytest
-from wattwise import BatchSizeOptimizer, Client, Credentials, v1
+from wattwise import BatchSizeOptimizer, Client, Credentials, EndReason, v1
 from wattwise.errors import InvalidResultError, PermissionDeniedError, ServerUnavailableError, TrainFailError
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
@@ -29,7 +29,17 @@ from wattwise_server.security.tokens import Role
 
 from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.killed import EPOCHS
-from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
+from tests.client.training.script import (
+    JOULES,
+    StepMonitor,
+    begun,
+    ended,
+    epochs,
+    job_spec,
+    read_line,
+    reason_of,
+    send_line,
+)
 from tests.credentials import issue
 from tests.hostile.server import Behaviour, Call, HostileServer
 from tests.live_server import LiveServer
@@ -47,7 +57,7 @@ def launched_again(address: str, job_id: str, **given: Any) -> None:
     """Another launch of a job, which is preempted at once."""
     bso = BatchSizeOptimizer(address, job_spec(job_id=job_id, **given), monitor=StepMonitor())
     bso.get_batch_size()
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
 
 
 @pytest.fixture
@@ -81,7 +91,7 @@ def test_spool_is_empty_after_an_ordinary_trial(server: LiveServer) -> None:
     bso.on_evaluate(0.1)
     (record,) = spooled()
     assert (record.trial_number, record.batch_size, len(record.results)) == (1, 16, 1)
-    assert record.job == job_spec(job_id=bso.trial.id.job_id).to_proto()
+    assert record.job == job_spec(job_id=bso.trial.job_id).to_proto()
     bso.on_evaluate(0.95)
     bso.close()
     assert spooled() == []
@@ -92,7 +102,7 @@ def test_spool_is_empty_after_an_acknowledged_end(server: LiveServer, reason: v1
     """The answer to EndTrial ends the trial for the spool too."""
     bso = begun(server.address)
     bso.on_evaluate(0.1)
-    bso.close(reason)
+    bso.close(reason_of(reason))
     assert spooled() == []
 
 
@@ -107,10 +117,10 @@ def test_model_that_was_finished_without_the_server(server: LiveServer) -> None:
     bso.close()
     assert [len(each.results) for each in spooled()] == [3]
     server.start()
-    launched_again(server.address, bso.trial.id.job_id)
+    launched_again(server.address, bso.trial.job_id)
     with Client(server.address) as client:
-        found = client.get_trial(bso.trial.id)
-        measured = list(client.list_measurements(bso.trial.id))
+        found = client.get_trial(bso.trial)
+        measured = list(client.list_measurements(bso.trial))
     assert [m.epoch for m in measured] == [1, 2, 3]
     assert (found.trial.end_reason, found.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert spooled() == []
@@ -171,7 +181,7 @@ def test_delivery_that_was_not_acknowledged(server: LiveServer) -> None:
     server.kill()
     bso = begun_away(server.address)
     bso.on_evaluate(0.1)
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
     (path,) = Spool.from_env().paths()
     content = path.read_bytes()
     server.start()
@@ -179,7 +189,7 @@ def test_delivery_that_was_not_acknowledged(server: LiveServer) -> None:
         for _ in range(3):
             path.write_bytes(content)
             assert deliver_files(client, [path], 10.0).delivered == 1
-        (trial,) = client.list_trials(bso.trial.id.job_id)
+        (trial,) = client.list_trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1]
     assert trial.end_reason == v1.END_REASON_ERROR
 
@@ -199,19 +209,19 @@ def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
     state = bso.state_dict()
     server.kill()
     bso.on_evaluate(0.2)
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     server.start()
-    again = BatchSizeOptimizer(server.address, job_spec(job_id=bso.trial.id.job_id), monitor=StepMonitor())
+    again = BatchSizeOptimizer(server.address, job_spec(job_id=bso.trial.job_id), monitor=StepMonitor())
     again.load_state_dict(state)
     again.get_batch_size()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 0
     (record,) = spooled()
-    assert (record.end_reason, record.launch_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.id.launch_id)
+    assert (record.end_reason, record.launch_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.launch_id)
     again.on_train_begin()
     again.on_evaluate(0.3)
     with Client(server.address) as client:
-        trial, measured = client.get_trial(bso.trial.id), list(client.list_measurements(bso.trial.id))
+        trial, measured = client.get_trial(bso.trial), list(client.list_measurements(bso.trial))
     assert trial.trial.status == v1.TRIAL_STATUS_RUNNING
     assert [(m.epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.3)]
     again.close()
@@ -270,7 +280,7 @@ def test_refused_token_parks_no_trial(server: LiveServer, tmp_path: Path) -> Non
 def test_trial_of_another_server_is_not_delivered(server: LiveServer) -> None:
     """The exact address in the file counts, not the folder's name."""
     server.kill()
-    begun_away(server.address).close(v1.END_REASON_ERROR)
+    begun_away(server.address).close(EndReason.ERROR)
     (path,) = Spool.from_env().paths()
     path.write_text(path.read_text().replace(server.address, "elsewhere:50051"))
     server.start()
@@ -283,20 +293,20 @@ def test_unreadable_file_blocks_nothing(server: LiveServer) -> None:
     """A file that is not a journal is left alone."""
     server.kill()
     bso = begun_away(server.address)
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
     (path,) = Spool.from_env().paths()
     broken = path.with_name("broken.wattwise-trial")
     broken.write_text("{")
     os.utime(broken, (0, 0))
     server.start()
-    launched_again(server.address, bso.trial.id.job_id)
+    launched_again(server.address, bso.trial.job_id)
     assert Spool.from_env().paths() == [broken]
 
 
 def test_launch_waits_a_second_at_most(server: LiveServer) -> None:
     """A server that does not answer a delivery delays the launch by the second that it may take."""
     server.kill()
-    begun_away(server.address).close(v1.END_REASON_ERROR)
+    begun_away(server.address).close(EndReason.ERROR)
     server.start()
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
@@ -329,9 +339,9 @@ def test_server_that_lost_its_database(
     assert bso.target_reached
     bso.close()
     with Client(server.address) as client:
-        (trial,) = client.list_trials(bso.trial.id.job_id)
+        (trial,) = client.list_trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1, 2, 3]
-        assert client.get_job(bso.trial.id.job_id).job.spec == bso.trial.job.spec
+        assert client.get_job(bso.trial.job_id).job.spec == bso.running_trial.info.job.spec
     assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     assert sum("no longer has" in message for message in caplog.messages) == 1
     assert spooled() == []
@@ -351,7 +361,7 @@ def test_server_with_an_older_database(server: LiveServer, caplog: pytest.LogCap
     server.database.write_bytes(backup)
     server.start()
     wait_until(lambda: "no longer has trial 2" in caplog.text)
-    bso.close(v1.END_REASON_OUT_OF_MEMORY)
+    bso.close(EndReason.OUT_OF_MEMORY)
     with Client(server.address) as client:
         first, second = client.list_trials("test-restored")
         assert epochs(client, second.id) == [1]
@@ -363,7 +373,7 @@ def test_deleted_job_stops_its_trial(server: LiveServer) -> None:
     bso = begun(server.address)
     bso.on_evaluate(0.1)
     with Client(server.address) as client:
-        client.delete_job(bso.trial.id.job_id)
+        client.delete_job(bso.trial.job_id)
         wait_until(lambda: bso.training_finished)
         bso.close()
         assert list(client.list_jobs()) == []
@@ -398,7 +408,7 @@ def left_behind(server: LiveServer, job_id: str) -> Path:
     bso.on_evaluate(0.1)
     server.kill()
     bso.on_evaluate(0.2)
-    bso.close(v1.END_REASON_PREEMPTED)
+    bso.close(EndReason.PREEMPTED)
     (path,) = Spool.from_env().paths()
     content = path.read_text()
     assert "PREEMPTED" in content
@@ -429,9 +439,9 @@ def test_lost_trial_of_a_deleted_job_is_stopped(server: LiveServer) -> None:
     bso = begun(server.address, trial_lease_seconds=1.0)
     bso.on_evaluate(0.1)
     with Client(server.address) as client:
-        client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
-        client.delete_job(bso.trial.id.job_id)
-        decision = client.heartbeat(bso.trial.id)
+        client.end_trial(bso.trial, v1.END_REASON_PREEMPTED)
+        client.delete_job(bso.trial.job_id)
+        decision = client.heartbeat(bso.trial)
     assert (decision.stop_train, "deleted" in decision.message) == (True, True)
     bso.close()
     assert spooled() == []
@@ -449,7 +459,7 @@ def test_fallback_of_a_job_that_is_deleted_meanwhile(server: LiveServer) -> None
         bso.on_train_begin()
         bso.on_evaluate(0.1)
         server.kill()
-        bso.close(v1.END_REASON_ERROR)
+        bso.close(EndReason.ERROR)
         assert [each.trial_number for each in spooled()] == [0]
         server.start()
         client.delete_job("test-deleted")
@@ -477,7 +487,7 @@ def test_large_file_does_not_delay_a_launch(server: LiveServer, monkeypatch: pyt
     """A launch goes on while an earlier trial is still read, which is delivered beside the training."""
     server.kill()
     bso = begun_away(server.address)
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
     server.start()
     read, may_read = TrialRecord.from_lines, threading.Event()
 
@@ -486,11 +496,11 @@ def test_large_file_does_not_delay_a_launch(server: LiveServer, monkeypatch: pyt
         return read(lines)
 
     monkeypatch.setattr(TrialRecord, "from_lines", reads_slowly)
-    with begun(server.address, job_id=bso.trial.id.job_id) as following:
-        assert following.trial.id.trial_number == 1, "the other one is not delivered yet"
+    with begun(server.address, job_id=bso.trial.job_id) as following:
+        assert following.trial.number == 1, "the other one is not delivered yet"
         may_read.set()
         with Client(server.address) as client:
-            wait_until(lambda: len(list(client.list_trials(bso.trial.id.job_id))) == 2)
+            wait_until(lambda: len(list(client.list_trials(bso.trial.job_id))) == 2)
 
 
 def test_trial_that_another_process_has_ended(server: LiveServer) -> None:
@@ -498,12 +508,12 @@ def test_trial_that_another_process_has_ended(server: LiveServer) -> None:
     with Middlebox(server.address) as box, Client(server.address) as client:
         bso = begun(box.address)
         bso.on_evaluate(0.1)
-        client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        client.end_trial(bso.trial, v1.END_REASON_PREEMPTED)
         with pytest.raises(TrainFailError):
             bso.on_evaluate(0.2)
         bso.close()
-        assert epochs(client, bso.trial.id) == [1, 2]
-        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_PREEMPTED
+        assert epochs(client, bso.trial) == [1, 2]
+        assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_PREEMPTED
     assert spooled() == []
 
 
@@ -530,11 +540,11 @@ def test_trial_that_was_interrupted_for_an_unknown_reason(server: LiveServer) ->
     with HostileServer(newer, server.address) as front, Client(server.address) as client:
         bso = begun(front.address)
         bso.on_evaluate(0.1)
-        client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        client.end_trial(bso.trial, v1.END_REASON_PREEMPTED)
         with pytest.raises(TrainFailError):
             bso.on_evaluate(0.2)
         bso.close()
-        assert epochs(client, bso.trial.id) == [1, 2]
+        assert epochs(client, bso.trial) == [1, 2]
     assert spooled() == []
 
 
@@ -560,7 +570,7 @@ def test_trial_that_is_over_on_the_server_leaves_the_spool(server: LiveServer, d
     bso.on_evaluate(0.1)
     if decided == "ended":
         with Client(server.address) as client:
-            client.end_trial(bso.trial.id, v1.END_REASON_OUT_OF_MEMORY)
+            client.end_trial(bso.trial, v1.END_REASON_OUT_OF_MEMORY)
     with pytest.raises(TrainFailError):
         bso.on_evaluate(0.2)
     bso.close()
@@ -571,12 +581,12 @@ def test_spellings_of_a_server_share_their_trials(server: LiveServer) -> None:
     """What a launch left for 127.0.0.1 is delivered by one that calls the server localhost."""
     server.kill()
     bso = begun_away(server.address)
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
     server.start()
     port = server.address.rpartition(":")[2]
-    launched_again(f"localhost:{port}", bso.trial.id.job_id)
+    launched_again(f"localhost:{port}", bso.trial.job_id)
     with Client(server.address) as client:
-        assert [trial.end_reason for trial in client.list_trials(bso.trial.id.job_id)] == [
+        assert [trial.end_reason for trial in client.list_trials(bso.trial.job_id)] == [
             v1.END_REASON_ERROR,
             v1.END_REASON_PREEMPTED,
         ]
@@ -600,12 +610,12 @@ def test_measurement_that_the_server_refuses_is_not_kept(server: LiveServer) -> 
     with pytest.raises(InvalidResultError):
         bso.on_evaluate(0.2)
     server.kill()
-    bso.close(v1.END_REASON_ERROR)
+    bso.close(EndReason.ERROR)
     assert [len(each.results) for each in spooled()] == [1]
     server.start()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0)[:2] == (1, 0)
-        assert epochs(client, bso.trial.id) == [1]
+        assert epochs(client, bso.trial) == [1]
 
 
 def killed_at_random(server: LiveServer, train: Start, kills: int, seed: int) -> None:

@@ -18,7 +18,7 @@ def train(address: str, job_id: str) -> tuple[int, bool]:
     bso.on_evaluate(0.5)
     bso.on_evaluate(0.95)
     bso.close()
-    return bso.trial.id.trial_number, bso.target_reached
+    return bso.trial.number, bso.target_reached
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

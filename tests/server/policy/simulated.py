@@ -9,9 +9,8 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from wattwise.rules import GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, JobSpec
 from wattwise_server.domain import (
-    EndReason,
     Measurement,
     PruningGtsRole,
     PruningGtsTrial,

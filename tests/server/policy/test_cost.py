@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from wattwise.rules import EndReason
 from wattwise_server.cost import cost as cost_of
 from wattwise_server.cost import with_unit
-from wattwise_server.domain import EndReason, PruningGtsRole
+from wattwise_server.domain import PruningGtsRole
 from wattwise_server.policy.bounds import missed_floor
 
 from tests.server.policy.simulated import SimulatedJob, spec

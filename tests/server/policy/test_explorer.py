@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise.rules import JobSpec
-from wattwise_server.domain import Arm, EndReason, Moments, PruningGtsRole, PruningGtsTrial, Search, Stage
+from wattwise.rules import EndReason, JobSpec
+from wattwise_server.domain import Arm, Moments, PruningGtsRole, PruningGtsTrial, Search, Stage
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.explorer import next_exploration, with_next_round
 from wattwise_server.policy.registry import POLICIES

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from wattwise_server.domain import Arm, EndReason, Moments, Observation, Search, Stage
+from wattwise.rules import EndReason
+from wattwise_server.domain import Arm, Moments, Observation, Search, Stage
 from wattwise_server.errors import NoBatchSizeLeftError
 from wattwise_server.policy.base import Exhausted
 from wattwise_server.policy.failures import Status, advice, choosable, ruled_out, state, with_readmitted

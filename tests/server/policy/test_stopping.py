@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import GpuGroup, JobSpec
-from wattwise_server.domain import Decision, EndReason, Job, Measurement, Trial, TrialOrigin, TrialStatus, undecided
+from wattwise.rules import EndReason, GpuGroup, JobSpec
+from wattwise_server.domain import Decision, Job, Measurement, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.policy.decisions import decision, decision_for
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import bound_of, judge, with_current_cost

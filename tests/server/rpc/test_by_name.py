@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from wattwise import v1
-from wattwise_server.domain import EndReason, TrialId, TrialOrigin
+from wattwise.rules import EndReason
+from wattwise_server.domain import TrialId, TrialOrigin
 from wattwise_server.rpc.by_name import INSIDE, Copier
 
 COPIER = Copier({v1.DetectedChange: {"message": "seen.sentence"}, v1.TrialId: {INSIDE: "named"}}, {})

@@ -11,10 +11,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, JobSpec
 from wattwise_server.domain import (
     ComputedUsage,
-    EndReason,
     EnergyQuality,
     Job,
     Launch,

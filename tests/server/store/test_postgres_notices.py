@@ -11,7 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from wattwise_server.domain import EndReason, TrialStatus
+from wattwise.rules import EndReason
+from wattwise_server.domain import TrialStatus
 from wattwise_server.store.postgres import notices
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.subscriptions import Subscription

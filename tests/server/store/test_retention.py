@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.rpc.calls import new_id
-from wattwise_server.domain import EndReason, TrialId
+from wattwise.rules import EndReason
+from wattwise_server.domain import TrialId
 from wattwise_server.errors import ServiceError
 from wattwise_server.usecases.report import Report
 

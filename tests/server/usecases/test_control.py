@@ -11,8 +11,8 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.rpc.calls import new_id
+from wattwise.rules import EndReason
 from wattwise.spec import policy_name
-from wattwise_server.domain import EndReason
 from wattwise_server.events import Event, JobChanged
 from wattwise_server.observability.observers import Notification
 from wattwise_server.usecases.control import Control

@@ -15,7 +15,8 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.rpc.calls import new_id
-from wattwise_server.domain import EndReason, Measurement
+from wattwise.rules import EndReason
+from wattwise_server.domain import Measurement
 from wattwise_server.store.changes import DeleteJob
 from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer
 

@@ -15,7 +15,8 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.rpc.calls import new_id
-from wattwise_server.domain import EndReason, PruningGtsRole, TrialId
+from wattwise.rules import EndReason
+from wattwise_server.domain import PruningGtsRole, TrialId
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration

@@ -21,8 +21,9 @@ from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.calls import new_id
 from wattwise.rpc.client import Client
+from wattwise.rules import EndReason
 from wattwise_server.config import Factors
-from wattwise_server.domain import EndReason, Job, Trial, TrialId
+from wattwise_server.domain import Job, Trial, TrialId
 from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import answers

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from wattwise.rpc.calls import new_id
-from wattwise.rules import GpuGroup
-from wattwise_server.domain import EndReason, Job, Measurement, PowerSample, PruningGtsRole, Search, Trial, TrialId
+from wattwise.rules import EndReason, GpuGroup
+from wattwise_server.domain import Job, Measurement, PowerSample, PruningGtsRole, Search, Trial, TrialId
 from wattwise_server.errors import NoBatchSizeLeftError, NotPossibleNowError
 from wattwise_server.policy.knowledge_gradient.state import read
 from wattwise_server.policy.search import rebuild_search

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattwise import v1
 from wattwise.errors import OperationOrderError, ResumeError, TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, StepNotifier
+from wattwise.rules import EndReason
 from wattwise.training.inheritance import pass_on
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.ranks import connect
@@ -117,7 +117,7 @@ class CallbackTrial:
     @property
     def default_batch_size(self) -> int:
         """The job's default batch size."""
-        return self.bso.trial.job.spec.default_batch_size
+        return self.bso.trial.job.default_batch_size
 
     def steps_for(self, examples: float) -> int:
         """The number of steps that pass about `examples` examples; `is_declared` knows it from then on.
@@ -179,7 +179,7 @@ class CallbackTrial:
 
     def fail(self, fault: str) -> TrainerSetupError:
         """The error for a training that went wrong on the way; the trial fails."""
-        self.close(v1.END_REASON_ERROR)
+        self.close(EndReason.ERROR)
         return TrainerSetupError(fault)
 
     def warn_of_unknown_size(self) -> None:
@@ -214,7 +214,7 @@ class CallbackTrial:
             raise self.refuse(
                 "the trainer stops before its first evaluation at the end of an epoch: train at least one epoch"
             )
-        job_epochs = self.bso.trial.job.spec.max_epochs
+        job_epochs = self.bso.trial.job.max_epochs
         if plan.max_reports < job_epochs:
             log.warning(
                 "the trainer stops after %g epochs, but the job allows %d: a trial that has not reached its target by "
@@ -232,7 +232,7 @@ class CallbackTrial:
     def repeated(self) -> TrainerSetupError:
         """The error for a second training of the trial."""
         return self.refuse(
-            f"training begins a second time with the callback of trial {self.bso.trial.id.trial_number}, but a trial "
+            f"training begins a second time with the callback of trial {self.bso.trial.number}, but a trial "
             "is one training: create a BatchSizeOptimizer and a callback for each, or give the callback to only one"
         )
 
@@ -252,13 +252,13 @@ class CallbackTrial:
             return
         if last and not plan.steps_done:
             raise self.refuse(
-                f"trial {self.bso.trial.id.trial_number} continues after epoch {last}, but the trainer "
+                f"trial {self.bso.trial.number} continues after epoch {last}, but the trainer "
                 "starts from the beginning: pass it the checkpoint as well, or start without the trial's state"
             )
         before, now = self._interval, plan.steps_per_report
         if before is not None and now is not None and not _same(before, now):
             raise self.refuse(
-                f"trial {self.bso.trial.id.trial_number} reports after every {before:g} steps, but this training after "
+                f"trial {self.bso.trial.number} reports after every {before:g} steps, but this training after "
                 f"every {now:g}: continue it with the same data and the same interval of its evaluations, or start "
                 "without the checkpoint"
             )
@@ -347,12 +347,12 @@ class CallbackTrial:
         """
         if not self.counts:
             return
-        self.close(v1.END_REASON_COMPLETED)
+        self.close(EndReason.COMPLETED)
         failure = self.bso.running_trial.failure
         if failure is not None:
             raise failure
 
-    def close(self, reason: v1.EndReason.ValueType) -> None:
+    def close(self, reason: EndReason) -> None:
         """Ends the trial unless it is decided, for a reason as `BatchSizeOptimizer.close` takes it."""
         self.running = False
         self.steps.close()
@@ -364,7 +364,7 @@ class CallbackTrial:
     def _give_up(self) -> None:
         """Ends the trial without blame for its batch size."""
         self.running = False
-        self.bso.close(v1.END_REASON_PREEMPTED)
+        self.bso.close(EndReason.PREEMPTED)
 
 
 def _same(steps: float, planned: float) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from wattwise import v1
 from wattwise.errors import log
+from wattwise.rules import EndReason
 from wattwise.training.exits import end_reason
 from wattwise.training.ranks import connect
 
@@ -66,7 +66,7 @@ def fit_attempts(
                     best = fitted
                 fitted = None
     except Exception as error:
-        out_of_memory = end_reason(error) == v1.END_REASON_OUT_OF_MEMORY and bso.world_size == 1
+        out_of_memory = end_reason(error) is EndReason.OUT_OF_MEMORY and bso.world_size == 1
         if best is None or bso.best is None or (fitting and not out_of_memory):
             raise
         log.warning(

@@ -405,7 +405,7 @@ class WattwiseCallback(Callback):
 
     def _restored(self, states: EpochStates, epoch: int) -> EpochState:
         """Continues the trial from the state of the epoch that `fit()` begins with."""
-        trial, state = self._trial.bso.trial.id.trial_number, states.at(epoch)
+        trial, state = self._trial.bso.trial.number, states.at(epoch)
         if state is None:
             raise self._trial.refuse(
                 f"trial {trial} can continue from epochs {states.epochs} of fit(), but fit() begins with epoch "

@@ -43,12 +43,12 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from wattwise import v1
 from wattwise.errors import TrainerSetupError
 from wattwise.files import FileError, open_regular
 from wattwise.integrations.callback import CallbackTrial, Plan
 from wattwise.integrations.loader import batch_size_of, length_of
 from wattwise.integrations.steps import StepListener
+from wattwise.rules import EndReason
 from wattwise.training.exits import end_reason
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
@@ -315,7 +315,7 @@ class WattwiseCallback(Callback):
         if trainer.state.fn != "fit":
             return
         terminated = isinstance(exception, SIGTERMException)
-        self._trial.close(v1.END_REASON_PREEMPTED if terminated else end_reason(exception))
+        self._trial.close(EndReason.PREEMPTED if terminated else end_reason(exception))
 
     def _continue_saved(self) -> None:
         if self._saved is not None:

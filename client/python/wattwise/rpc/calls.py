@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -72,6 +72,33 @@ def new_id() -> str:
     """128 random bits that identify a call and its repetitions to the server."""
     # Not from `uuid`, which takes as long to import as a call takes.
     return os.urandom(16).hex()
+
+
+class NumberedTrial(Protocol):
+    """A trial as trainers read it, such as `BatchSizeOptimizer.trial`."""
+
+    @property
+    def job_id(self) -> str:
+        """Its job."""
+
+    @property
+    def launch_id(self) -> str:
+        """Its launch."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the job."""
+
+
+TrialName: TypeAlias = "v1.TrialId | NumberedTrial"
+"""What names a trial in a call."""
+
+
+def trial_id(trial: TrialName) -> v1.TrialId:
+    """Returns the message that names a trial."""
+    if isinstance(trial, v1.TrialId):
+        return trial
+    return v1.TrialId(job_id=trial.job_id, launch_id=trial.launch_id, trial_number=trial.number)
 
 
 def _name_of(request: Message) -> str:
@@ -232,30 +259,30 @@ class Calls:
         return answer.decision
 
     @call
-    async def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
+    async def heartbeat(self, trial: TrialName, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and returns whether it may continue.
 
         Args:
-            trial: the trial.
+            trial: its id, or a trial such as `BatchSizeOptimizer.trial`.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        request = v1.HeartbeatRequest(trial=trial)
+        request = v1.HeartbeatRequest(trial=trial_id(trial))
         return (
             await self._call(lambda link: link.optimizer.Heartbeat, request, timeout, answers.checked_decision)
         ).decision
 
     @call
     async def end_trial(
-        self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None
+        self, trial: TrialName, reason: v1.EndReason.ValueType, *, timeout: float | None = None
     ) -> v1.Trial:
         """Ends a trial because its trainer is done. A trial that is decided already does not change.
 
         Args:
-            trial: the trial.
+            trial: its id, or a trial such as `BatchSizeOptimizer.trial`.
             reason: `v1.END_REASON_COMPLETED`, `_STOPPED_EARLY`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
             timeout: seconds; None is the client's.
 
@@ -264,10 +291,11 @@ class Calls:
             TrialNotFoundError: if the job has no such trial.
             TrialDeletedError: if the trial was deleted with its job.
         """
-        request = v1.EndTrialRequest(trial=trial, end_reason=reason)
+        request = v1.EndTrialRequest(trial=trial_id(trial), end_reason=reason)
+        ended = request.trial
 
         def check(answer: v1.EndTrialResponse) -> None:
-            answers.check_trial(answer.trial, trial.job_id, trial.launch_id, trial.trial_number)
+            answers.check_trial(answer.trial, ended.job_id, ended.launch_id, ended.trial_number)
 
         return (await self._call(lambda link: link.optimizer.EndTrial, request, timeout, check)).trial
 
@@ -318,31 +346,31 @@ class Calls:
 
     @call
     async def acquire_power_limit(
-        self, trial: v1.TrialId, *, timeout: float | None = None
+        self, trial: TrialName, *, timeout: float | None = None
     ) -> v1.AcquirePowerLimitResponse:
         """What a trial does about the power limit of its batch size: use the known one, profile, or wait.
 
         Args:
-            trial: the trial.
+            trial: its id, or a trial such as `BatchSizeOptimizer.trial`.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: if there is no such trial.
             TrialDeletedError: if it was deleted with its job.
         """
-        request = v1.AcquirePowerLimitRequest(trial=trial)
+        request = v1.AcquirePowerLimitRequest(trial=trial_id(trial))
         return await self._call(
             lambda link: link.optimizer.AcquirePowerLimit, request, timeout, answers.check_acquired_limit
         )
 
     @call
     async def report_power_profile(
-        self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
+        self, trial: TrialName, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
     ) -> float:
         """Reports the measurements of a trial at several power limits.
 
         Args:
-            trial: the trial.
+            trial: its id, or a trial such as `BatchSizeOptimizer.trial`.
             samples: one for each power limit.
             timeout: seconds; None is the client's.
 
@@ -354,7 +382,7 @@ class Calls:
             JobNotFoundError, TrialNotFoundError: if there is no such trial.
             TrialDeletedError: if it was deleted with its job.
         """
-        request = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
+        request = v1.ReportPowerProfileRequest(trial=trial_id(trial), samples=samples)
         answer = await self._call(
             lambda link: link.optimizer.ReportPowerProfile,
             request,
@@ -482,31 +510,33 @@ class Calls:
         return self._rows(lambda link: link.reader.ListTrials, request, timeout, lambda page: page.trials)
 
     @call
-    async def get_trial(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetTrialResponse:
+    async def get_trial(self, trial: TrialName, *, timeout: float | None = None) -> v1.GetTrialResponse:
         """A trial with its power profile.
 
         Args:
-            trial: the trial, named by its launch, its number or both.
+            trial: a trial such as `BatchSizeOptimizer.trial`, or an id with its launch, its number or both.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
+        request = v1.GetTrialRequest(trial=trial_id(trial))
+        found = request.trial
 
         def check(answer: v1.GetTrialResponse) -> None:
-            answers.check_trial(answer.trial, trial.job_id, trial.launch_id, trial.trial_number)
+            answers.check_trial(answer.trial, found.job_id, found.launch_id, found.trial_number)
 
-        return await self._call(lambda link: link.reader.GetTrial, v1.GetTrialRequest(trial=trial), timeout, check)
+        return await self._call(lambda link: link.reader.GetTrial, request, timeout, check)
 
     @stream
     def list_measurements(
-        self, trial: v1.TrialId, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
+        self, trial: TrialName, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
     ) -> AsyncIterator[v1.Measurement]:
         """Yields a trial's measurements by epoch, page by page.
 
         Args:
-            trial: the trial, named by its launch, its number or both.
+            trial: a trial such as `BatchSizeOptimizer.trial`, or an id with its launch, its number or both.
             newest_first: whether the newest epoch comes first.
             page_size: number of measurements per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
@@ -515,7 +545,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        request = v1.ListMeasurementsRequest(trial=trial, newest_first=newest_first, page_size=page_size)
+        request = v1.ListMeasurementsRequest(trial=trial_id(trial), newest_first=newest_first, page_size=page_size)
         return self._rows(lambda link: link.reader.ListMeasurements, request, timeout, lambda page: page.measurements)
 
     @call
@@ -576,12 +606,12 @@ class Calls:
 
     @call
     async def set_trial_excluded(
-        self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
+        self, trial: TrialName, *, excluded: bool, timeout: float | None = None
     ) -> v1.SetTrialExcludedResponse:
         """Excludes a trial from the job's search, or includes it again; returns the trial and the job.
 
         Args:
-            trial: the trial, named by its launch, its number or both.
+            trial: a trial such as `BatchSizeOptimizer.trial`, or an id with its launch, its number or both.
             excluded: whether the search ignores the trial.
             timeout: seconds; None is the client's.
 
@@ -589,7 +619,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        request = v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)
+        request = v1.SetTrialExcludedRequest(trial=trial_id(trial), excluded=excluded)
         return await self._call(lambda link: link.control.SetTrialExcluded, request, timeout)
 
     @call

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from wattwise import v1
 from wattwise.errors import OperationOrderError, log, short_tracebacks
-from wattwise.training.exits import end_reason
+from wattwise.rules import EndReason
+from wattwise.training.exits import end_reason, reason_value
 from wattwise.training.running import RunningTrial
-from wattwise.training.trial import TrialInfo
+from wattwise.training.trial import Trial
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,8 +48,9 @@ class Attempt:
     ) -> bool:
         if error is None or self._bso.waits_for_trial:
             return False
-        self._running.close(end_reason(error))
-        if end_reason(error) != v1.END_REASON_OUT_OF_MEMORY or self.target_reached or self.trial.world_size > 1:
+        reason = end_reason(error)
+        self._running.close(reason_value(reason))
+        if reason is not EndReason.OUT_OF_MEMORY or self.target_reached or self.trial.world_size > 1:
             # With several ranks the others wait for this one in the middle of a step.
             return False
         # The text only: the exception itself keeps the model alive.
@@ -82,9 +83,9 @@ class Attempt:
         return self.number - 1
 
     @property
-    def trial(self) -> TrialInfo:
-        """The trial: its id, job, rank, and why the server chose this batch size."""
-        return self._running.info
+    def trial(self) -> Trial:
+        """The trial: its number, job, rank, and why the server chose this batch size."""
+        return self._running.info.trial
 
     @property
     def target_reached(self) -> bool:

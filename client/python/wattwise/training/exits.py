@@ -16,13 +16,14 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.errors import InvalidArgumentError, ResumeError, WattwiseError
+from wattwise.rules import EndReason
 
 _TRAINER_REASONS = (
-    v1.END_REASON_COMPLETED,
-    v1.END_REASON_STOPPED_EARLY,
-    v1.END_REASON_ERROR,
-    v1.END_REASON_OUT_OF_MEMORY,
-    v1.END_REASON_PREEMPTED,
+    EndReason.COMPLETED,
+    EndReason.STOPPED_EARLY,
+    EndReason.ERROR,
+    EndReason.OUT_OF_MEMORY,
+    EndReason.PREEMPTED,
 )
 # Messages of frameworks and runtimes. "Out of memory" alone is not enough: databases, disks and quotas say it too.
 _OUT_OF_MEMORY = (
@@ -91,31 +92,32 @@ _LONGEST = 10_000
 """Characters of a message to search at each end: XLA appends megabytes, and a traceback has its error last."""
 
 
-def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
+def end_reason(error: BaseException | None) -> EndReason:
     """The end reason for a training that ends with an exception; None stands for no exception.
 
     It is out of memory if the exception, one of its causes, or one exception of a group says so. Ctrl-C and a
     checkpoint that cannot be continued count as preempted, because the batch size is not the cause.
     """
     if error is None or isinstance(error, GeneratorExit):
-        return v1.END_REASON_COMPLETED
+        return EndReason.COMPLETED
     if isinstance(error, SystemExit):
-        return v1.END_REASON_ERROR if error.code else v1.END_REASON_COMPLETED
+        return EndReason.ERROR if error.code else EndReason.COMPLETED
     if isinstance(error, KeyboardInterrupt | ResumeError):
-        return v1.END_REASON_PREEMPTED
+        return EndReason.PREEMPTED
     out_of_memory = any(_is_out_of_memory(cause) for cause in _causes(error))
-    return v1.END_REASON_OUT_OF_MEMORY if out_of_memory else v1.END_REASON_ERROR
+    return EndReason.OUT_OF_MEMORY if out_of_memory else EndReason.ERROR
 
 
-def check_reason(reason: v1.EndReason.ValueType) -> None:
-    """Checks that a trainer may end a trial for `reason`.
+def reason_value(reason: EndReason | str) -> v1.EndReason.ValueType:
+    """Returns the value that stands for a reason in messages.
 
     Raises:
-        InvalidArgumentError: if not; names the reasons that are allowed.
+        InvalidArgumentError: if a trainer may not end a trial for it; names the reasons that are allowed.
     """
     if reason not in _TRAINER_REASONS:
-        names = " or ".join(f"v1.{v1.EndReason.Name(each)}" for each in _TRAINER_REASONS)
+        names = " or ".join(map(str, _TRAINER_REASONS))
         raise InvalidArgumentError(f"close() got reason {reason!r}: use {names}")
+    return v1.EndReason.Value(f"END_REASON_{EndReason(reason).value}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -257,7 +259,7 @@ class _Watch:
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
-            self._end_all(end_reason(error))
+            self._end_all(reason_value(end_reason(error)))
         finally:
             self._hook_before(kind, error, trace)
 

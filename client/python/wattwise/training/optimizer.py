@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from wattwise import v1
+from wattwise.decision import Decision
 from wattwise.errors import (
     InvalidArgumentError,
     JobNotFoundError,
@@ -24,10 +25,11 @@ from wattwise.errors import (
 from wattwise.monitor import Monitor, default_monitor
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
+from wattwise.rules import EndReason
 from wattwise.spec import JobSpec, higher_is_better
 from wattwise.training.attempts import Attempt
 from wattwise.training.best import BestEpoch, best_state, better, saved_best
-from wattwise.training.exits import check_reason, end_reason
+from wattwise.training.exits import end_reason, reason_value
 from wattwise.training.fallback import checked_fallback
 from wattwise.training.inheritance import inherited_batch
 from wattwise.training.launch import Launch, ServerLaunch, has_driver
@@ -36,7 +38,7 @@ from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not
 from wattwise.training.resume import SavedTrial, check_is_state, saved_attempt
 from wattwise.training.running import RunningTrial
 from wattwise.training.split import GlobalBatch
-from wattwise.training.trial import StartedTrial, TrialInfo
+from wattwise.training.trial import StartedTrial, Trial
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -226,13 +228,13 @@ class BatchSizeOptimizer:
         self.close(end_reason(error))
 
     @property
-    def trial(self) -> TrialInfo:
-        """The trial: its id, job, rank, and why the server chose this batch size.
+    def trial(self) -> Trial:
+        """The trial: its number, job, rank, and why the server chose this batch size.
 
         Raises:
             OperationOrderError: before `get_batch_size`, or in a forked process.
         """
-        return self._trial("trial").info
+        return self._trial("trial").info.trial
 
     @property
     def running_trial(self) -> RunningTrial:
@@ -294,9 +296,10 @@ class BatchSizeOptimizer:
         return self._best is not None and self._best[:2] == (self._attempt, self.last_epoch)
 
     @property
-    def decision(self) -> v1.Decision | None:
+    def decision(self) -> Decision | None:
         """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
-        return None if self._running is None else self._running.decision
+        newest = None if self._running is None else self._running.decision
+        return None if newest is None else Decision.of(newest)
 
     @property
     def target_reached(self) -> bool:
@@ -510,14 +513,14 @@ class BatchSizeOptimizer:
                 missed = f"{missed} in {self._attempt} attempts; the last"
             if self._attempt >= tries:
                 trial.announce_decision()
-                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision)
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", self.decision)
             if not (trial.out_of_memory or trial.info.rank):
                 log.warning("attempt %d of %d did not reach the target: %s", self._attempt, tries, trial.outcome)
             self._begin_again(self._attempt + 1)
             try:
                 self.get_batch_size()
             except (JobNotFoundError, TrialDeletedError):
-                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision) from None
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", self.decision) from None
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch, and opens the next window. Does nothing once training is over.
@@ -554,18 +557,18 @@ class BatchSizeOptimizer:
                 higher = higher_is_better(trial.info.job.spec)
                 self._best = better(self._best, newest, higher_is_better=higher)
 
-    def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
+    def close(self, reason: EndReason | str = EndReason.COMPLETED) -> None:
         """Ends the trial unless it is decided; waits at most five seconds. May be called repeatedly.
 
         Args:
-            reason: why training ends: `v1.END_REASON_COMPLETED`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
+            reason: why training ends: `EndReason.COMPLETED`, `ERROR`, `OUT_OF_MEMORY` or `PREEMPTED`.
 
         Raises:
             InvalidArgumentError: if the reason is another one; the trial is not ended then.
         """
-        check_reason(reason)
+        value = reason_value(reason)
         if self._running is not None:
-            self._running.close(reason)
+            self._running.close(value)
 
     def state_dict(self, *, within_epoch: bool | None = None) -> dict[str, str | int | float]:
         """Returns the state that a checkpoint needs so that `load_state_dict` continues the trial: plain values.
@@ -612,7 +615,7 @@ class BatchSizeOptimizer:
             self._continue(state)
             return
         saved = SavedTrial.from_state(state)
-        if saved.launch_id == self.trial.id.launch_id:
+        if saved.launch_id == self.trial.launch_id:
             trains = self._training or self.training_finished
             if not trains and saved.progress.epoch != self.last_epoch:
                 raise ResumeError(
@@ -644,7 +647,7 @@ class BatchSizeOptimizer:
         trial = self.trial
         if self._training or self.last_epoch:
             raise OperationOrderError(
-                f"load_state_dict() was called while trial {trial.id.trial_number} is training: call it before the "
+                f"load_state_dict() was called while trial {trial.number} is training: call it before the "
                 "first epoch, at best before get_batch_size()"
             )
         if not self._launch.repeatable:
@@ -693,7 +696,7 @@ class BatchSizeOptimizer:
             log.warning(
                 "trial %d of job %r, which the checkpoint continues, is over, so nothing is trained (%s); to train "
                 "again, start without the checkpoint",
-                *(trial.id.trial_number, trial.id.job_id, self.decision.message),
+                *(trial.number, trial.job_id, self.decision.message),
             )
 
     def _begin(self, started: StartedTrial, ranks: Ranks) -> None:

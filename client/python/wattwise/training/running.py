@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from wattwise import v1
+from wattwise.decision import Decision
 from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, announce, log
 from wattwise.monitor import Monitor
 from wattwise.rpc.answers import shown
@@ -119,15 +120,15 @@ class RunningTrial:
             return None
         if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self.ended_undecided:
             message = f"training is over and the target was not reached: {self.outcome}"
-            return TrainFailError(message, v1.Decision(stop_train=True, message=message))
-        failure = TrainFailError.of(self.decision)
+            return TrainFailError(message)
+        failure = TrainFailError.of(None if self.decision is None else Decision.of(self.decision))
         if failure is None or self.started.decision is None:
             return failure
         message = (
             f"trial {self.info.id.trial_number}, which the checkpoint continues, is over and has not reached its "
             f"target: {self.outcome}; start without the checkpoint for another trial"
         )
-        return TrainFailError(message, self.decision)
+        return TrainFailError(message, failure.decision)
 
     @property
     def ended_undecided(self) -> bool:

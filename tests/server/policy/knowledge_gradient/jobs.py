@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from wattwise.rules import JobSpec
-from wattwise_server.domain import EndReason, Measurement, Search, Trial
+from wattwise.rules import EndReason, JobSpec
+from wattwise_server.domain import Measurement, Search, Trial
 from wattwise_server.policy.base import ArmBelief, Choice
 from wattwise_server.policy.registry import POLICIES
 

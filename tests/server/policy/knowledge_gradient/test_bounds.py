@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wattwise_server.domain import (
-    EndReason,
-)
+from wattwise.rules import EndReason
 from wattwise_server.events import BatchSizeBanned
 from wattwise_server.policy.base import ArmBelief
 from wattwise_server.policy.history import observe

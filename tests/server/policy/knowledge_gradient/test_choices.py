@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wattwise.rules import EndReason
 from wattwise_server.cost import with_unit
-from wattwise_server.domain import (
-    EndReason,
-    Moments,
-)
+from wattwise_server.domain import Moments
 from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.failures import choosable
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient

@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wattwise_server.domain import (
-    EndReason,
-    Measurement,
-    Moments,
-    Trial,
-)
+from wattwise.rules import EndReason
+from wattwise_server.domain import Measurement, Moments, Trial
 from wattwise_server.policy.base import Choice, Exhausted, Prior, PriorMisses
 from wattwise_server.policy.failures import choosable
 

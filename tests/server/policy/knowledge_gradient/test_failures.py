@@ -7,11 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from wattwise_server.domain import (
-    EndReason,
-    Trial,
-    TrialOrigin,
-)
+from wattwise.rules import EndReason
+from wattwise_server.domain import Trial, TrialOrigin
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.failures import choosable
 

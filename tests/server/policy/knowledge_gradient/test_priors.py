@@ -6,10 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from wattwise_server.domain import (
-    EndReason,
-    Moments,
-)
+from wattwise.rules import EndReason
+from wattwise_server.domain import Moments
 from wattwise_server.policy.base import Choice, Prior, PriorMisses
 from wattwise_server.policy.knowledge_gradient import Constants
 from wattwise_server.policy.knowledge_gradient.belief import LEAST_TRUST, belief

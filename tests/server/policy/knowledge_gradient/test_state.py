@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise.rules import JobSpec
-from wattwise_server.domain import EndReason, Search, Stage, TrialOrigin
+from wattwise.rules import EndReason, JobSpec
+from wattwise_server.domain import Search, Stage, TrialOrigin
 from wattwise_server.events import BatchSizeBanned, SearchEvent, TrialDispatched
 from wattwise_server.policy.base import Choice
 from wattwise_server.policy.history import observe

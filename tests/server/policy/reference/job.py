@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from wattwise_server.domain import EndReason, Measurement, Moments, Trial
+from wattwise.rules import EndReason
+from wattwise_server.domain import Measurement, Moments, Trial
 from wattwise_server.policy.base import Prior, PriorMisses
 from wattwise_server.policy.knowledge_gradient import Constants
 
