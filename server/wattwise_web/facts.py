@@ -13,8 +13,16 @@ from wattwise import v1
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import energy_of
 from wattwise.presentation.sentences import main_quantity, shown_saving
-from wattwise.presentation.states import banned, baseline_waits, beta_knob, direction, has_stages, max_epochs, policy
-from wattwise.spec import gpus_text, max_power_watts, policy_name
+from wattwise.presentation.states import (
+    banned,
+    baseline_waits,
+    has_stages,
+    max_epochs,
+    policy,
+    stopping_text,
+    target_text,
+)
+from wattwise.spec import gpus_text, max_power_watts
 
 from wattwise_web import amounts
 
@@ -86,9 +94,6 @@ def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
 def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
     """Which batch size a job uses, and how it is configured."""
     spec = job.spec
-    least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
-    beta = beta_knob(spec)
-    stopping = "never" if beta is None else f"above {beta:g} × the {least}"
     facts = [
         ("Used now", _used(job)),
         (
@@ -97,9 +102,9 @@ def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
         ),
         ("Batch sizes", ", ".join(map(str, spec.batch_sizes))),
         ("Default", str(spec.default_batch_size)),
-        ("Target", f"metric {direction(spec)} {spec.target.value:g} within {max_epochs(spec)}"),
+        ("Target", target_text(spec)),
         ("Energy against time", f"η = {spec.eta_knob:g} (1: only energy, 0: only time)"),
-        ("Stopped early", stopping),
+        ("Stopped early", stopping_text(spec, "×")),
         ("GPUs", gpus_text(spec, "×")),
         ("Monitor", monitor_text(job.monitor) or "none named yet"),
         ("Registered", amounts.moment(job.create_time).exact),

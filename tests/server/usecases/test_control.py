@@ -307,6 +307,24 @@ def test_paused_job_tries_nothing(grpc_stub: v1.BatchSizeOptimizerStub, admin: P
     assert job.next().origin != v1.TRIAL_ORIGIN_REQUESTED
 
 
+def test_what_a_baseline_waits_for(grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub) -> None:
+    """For a pinned batch size, a paused search or a default that may not be chosen; else for nothing."""
+    job = Trainer(grpc_stub)
+
+    def wait() -> v1.BaselineWait.ValueType:
+        return admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).details.baseline_wait
+
+    assert wait() == v1.BASELINE_WAIT_UNSPECIFIED
+    admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
+    assert wait() == v1.BASELINE_WAIT_PAUSED
+    admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id, batch_size=8))
+    assert wait() == v1.BASELINE_WAIT_PINNED
+    admin.SetPinnedBatchSize(v1.SetPinnedBatchSizeRequest(job_id=job.job_id))
+    admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=False))
+    admin.SetBatchSizeBanned(v1.SetBatchSizeBannedRequest(job_id=job.job_id, batch_size=16, banned=True))
+    assert wait() == v1.BASELINE_WAIT_NOT_CHOOSABLE
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_baseline_is_one_launch_of_the_default(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: PeopleStub, policy: str

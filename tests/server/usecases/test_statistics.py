@@ -800,6 +800,28 @@ def closing_call(call: Any) -> Iterator[Any]:
         call.cancel()
 
 
+async def test_months_are_compared_by_a_delivery(tmp_path: Path) -> None:
+    """Each month with the one before it in the list, if a model was delivered in both, by the cost without prices."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.training.register(draft(max_epochs=3, beta_knob=None))
+    statistics = Statistics(site.store, Factors())
+    for epochs, metric in ((1, 0.99), (2, 0.99), (3, 0.1), (1, 0.99)):
+        trial = await site.training.next_trial("j", new_id())
+        for epoch in range(1, epochs + 1):
+            await report(site, trial.key, epoch, metric if epoch == epochs else 0.1)
+        site.now += timedelta(days=31)
+    months = (await statistics.job("j")).months
+    assert [month.num_deliveries for month in months] == [1, 1, 0, 1]
+    first, second, third, fourth = months
+    assert first.spent_per_delivery is not None
+    assert second.spent_per_delivery is not None
+    assert (first.change, third.change, fourth.change) == (None, None, None)
+    assert second.change == pytest.approx(second.spent_per_delivery.cost / first.spent_per_delivery.cost - 1)
+    assert third.spent_per_delivery is None
+    await site.close()
+
+
 async def test_old_events_are_deleted(tmp_path: Path) -> None:
     """With a limit of days, events older than that are deleted, and newer ones stay."""
     site = Site(tmp_path / "site.db", keep_events_days=2.0)

@@ -27,14 +27,11 @@ from wattwise.presentation.states import (
     banned,
     baseline_waits,
     batch_size_in_use,
-    beta_knob,
-    direction,
     end_reason,
     has_stages,
     lease,
     listed_state,
     mark_of,
-    max_epochs,
     may_be_chosen,
     monitors,
     policy_with_parameters,
@@ -43,7 +40,9 @@ from wattwise.presentation.states import (
     sizes,
     stage,
     status_name,
+    stopping_text,
     target,
+    target_text,
     trial_origin,
     warning_name,
     with_uncounted,
@@ -59,7 +58,7 @@ from wattwise.presentation.terminal import (
     print_text,
     times,
 )
-from wattwise.spec import enum_name, gpus_text, policy_name
+from wattwise.spec import enum_name, gpus_text
 
 if TYPE_CHECKING:
     pass
@@ -235,19 +234,12 @@ def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
         if change.message not in warned:
             yield "changed", change.message
     yield "available", f"{sizes(job.available_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
-    yield "target", f"metric {direction(spec)} {spec.target.value:g} within {max_epochs(spec)}"
+    yield "target", target_text(spec)
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
-    least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
-    beta = beta_knob(spec)
-    stopping = "never" if beta is None else f"above {beta:g} times the {least}"
-    without = (
-        "; trials of a pinned batch size are not"
-        if pinned
-        else "; trials of a paused search are not"
-        if job.paused
-        else ""
-    )
-    yield "stopped early", stopping if beta is None else stopping + without
+    stopping = stopping_text(spec)
+    if stopping != "never" and (pinned or job.paused):
+        stopping += f"; trials of a {'pinned batch size' if pinned else 'paused search'} are not"
+    yield "stopped early", stopping
     yield "GPUs", gpus_text(spec)
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitors else ""

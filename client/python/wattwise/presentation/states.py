@@ -117,15 +117,23 @@ def max_epochs(spec: v1.JobSpec) -> str:
     return f"{spec.max_epochs} epoch{'s' * (spec.max_epochs != 1)}"
 
 
+def target_text(spec: v1.JobSpec) -> str:
+    """Returns what a trial must reach: "metric at least 0.9 within 10 epochs"."""
+    return f"metric {direction(spec)} {spec.target.value:g} within {max_epochs(spec)}"
+
+
+def stopping_text(spec: v1.JobSpec, times: str = "times") -> str:
+    """Returns when a trial is stopped early: "never", or "above 2 times the least expected cost"."""
+    rule = spec.early_stopping
+    if rule.WhichOneof("rule") != "cost_bound":
+        return "never"
+    least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
+    return f"above {rule.cost_bound.beta_knob:g} {times} the {least}"
+
+
 def direction(spec: v1.JobSpec) -> str:
     """Returns on which side of a job's target its metric must be."""
     return "at least" if higher_is_better(spec) else "at most"
-
-
-def beta_knob(spec: v1.JobSpec) -> float | None:
-    """Returns the multiple of the least cost at which a job's trials are stopped; None if they are not."""
-    rule = spec.early_stopping
-    return rule.cost_bound.beta_knob if rule.WhichOneof("rule") == "cost_bound" else None
 
 
 def end_reason(value: v1.EndReason.ValueType) -> str:
