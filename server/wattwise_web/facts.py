@@ -73,9 +73,9 @@ def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
         text = f"The search does not choose batch size{'' if len(bans) == 1 else 's'} {', '.join(map(str, bans))}."
         which = bans[0] if len(bans) == 1 else "BATCH_SIZE"
         found.append(Held("banned", text, f"wattwise jobs unban {job_id} {which}"))
-    if statistics.num_excluded:
-        verb = "does" if statistics.num_excluded == 1 else "do"
-        text = f"{amounts.plural(statistics.num_excluded, 'trial')} {verb} not count."
+    if excluded := len(statistics.excluded_trials):
+        verb = "does" if excluded == 1 else "do"
+        text = f"{amounts.plural(excluded, 'trial')} {verb} not count."
         found.append(Held("excluded", text, f"wattwise jobs include-trial {job_id} N"))
     if job.HasField("reset_after"):
         found.append(Held("reset", f"Trials up to {job.reset_after} do not count: the search began again after them."))

@@ -96,6 +96,7 @@ class TrialStatistics(NamedTuple):
     least_epochs: int | None
     most_epochs: int | None
     mean_epoch_energy_joules: float | None
+    num_requested: int
 
 
 class JobSummary(NamedTuple):
@@ -220,7 +221,7 @@ class JobStatistics(NamedTuple):
     num_deliveries: int
     spent: Usage
     savings: Savings[SavingsEstimate]
-    num_excluded: int
+    excluded_trials: Sequence[int]
     months: Sequence[MonthStatistics]
     advice: Sequence[str]
     break_even_trial: int | None
@@ -297,7 +298,7 @@ class Statistics:
             num_deliveries=num_deliveries_of(groups),
             spent=self._pricing.spent(groups, version.num_gpus),
             savings=savings,
-            num_excluded=sum(number > job.reset_after for number in version.excluded),
+            excluded_trials=[number for number in version.excluded if number > job.reset_after],
             months=self._months(await self._days(version, read.ended), version.num_gpus, savings.told_in),
             advice=await self._advice(savings, version, job),
             break_even_trial=await self._break_even(savings, version),
@@ -620,7 +621,7 @@ class Statistics:
             batch_size=groups[0].batch_size,
             num_trials=num_trials,
             num_running=num_running,
-            num_imported=sum(group.num_trials for group in groups if group.origin is TrialOrigin.IMPORTED),
+            num_imported=_number_of(groups, TrialOrigin.IMPORTED),
             num_deliveries=num_deliveries,
             num_missed=num_trials - num_running - num_deliveries - num_undecided,
             num_undecided=num_undecided,
@@ -631,7 +632,12 @@ class Statistics:
             least_epochs=min((group.least_epochs for group in delivered), default=None),
             most_epochs=max((group.most_epochs for group in delivered), default=None),
             mean_epoch_energy_joules=joules / mean_epochs if joules is not None and mean_epochs else None,
+            num_requested=_number_of(groups, TrialOrigin.REQUESTED),
         )
+
+
+def _number_of(groups: Sequence[TrialGroup], origin: TrialOrigin) -> int:
+    return sum(group.num_trials for group in groups if group.origin is origin)
 
 
 def _per_delivery(spent: Usage, num_deliveries: int) -> Usage | None:

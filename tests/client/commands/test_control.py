@@ -111,7 +111,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     shown = ask("jobs", "show", job_id)
     assert row(shown, "pinned") == ["pinned", "64"]
     assert row(shown, "used now")[1].startswith("Batch size 64 is used now")
-    assert row(shown, "set by a person") == ["set by a person", "1-2"]
+    assert row(shown, "set by a person") == ["set by a person", "2"]
     assert row(ask("jobs", "trials", job_id), "1")[3] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id} is no longer pinned; ")

@@ -106,6 +106,7 @@ def test_job_that_saves(priced: LiveServer) -> None:
     assert (by_size[8].mean_epochs, by_size[8].least_epochs, by_size[8].most_epochs) == (1.0, 1, 1)
     assert by_size[8].log_cost_deviation == 0.0
     assert by_size[8].HasField("log_cost_deviation")
+    assert (by_size[8].num_requested, by_size[8].num_imported) == (40, 0)
     assert (by_size[8].mean_epoch_energy_joules, found.mean_epochs, found.num_trials) == (10.0, 1.0, 46)
     assert found.spent_per_delivery.cost == pytest.approx(spent / 46)
 
@@ -355,7 +356,7 @@ def test_excluded_trials_and_those_before_a_reset_do_not_count(priced: LiveServe
     exclude = v1.SetTrialExcludedRequest(trial=wrong.id, excluded=True)
     priced.admin.SetTrialExcluded(exclude)
     found = figures(priced, job.job_id)
-    assert (found.spent.cost, found.num_excluded) == (100.0, 1)
+    assert (found.spent.cost, list(found.excluded_trials)) == (100.0, [2])
     priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=False))
     assert figures(priced, job.job_id).spent.cost == 7e6 + 100.0
     priced.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id, request_id=new_id()))

@@ -215,8 +215,8 @@ def _grounds(
     if statistics.HasField("break_even_trial"):
         of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
         yield "break-even", f"at trial {statistics.break_even_trial}, by today's lower bound{of_cost}"
-    if statistics.num_excluded:
-        yield "left out", f"{number_of(statistics.num_excluded, 'trial')} that a person has excluded"
+    if statistics.excluded_trials:
+        yield "left out", f"{number_of(len(statistics.excluded_trials), 'trial')} that a person has excluded"
     if job.monitor.kinds:
         mixed = ": these costs cannot be compared" if job.other_monitors else ""
         yield "monitor", f"{monitors(job)}{mixed}"

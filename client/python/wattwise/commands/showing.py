@@ -30,7 +30,6 @@ from wattwise.presentation.quantities import (
 from wattwise.presentation.states import JobTrial, direction, lease, result, trial_origin
 from wattwise.presentation.terminal import Column, numbers, print_facts, times
 from wattwise.rpc.client import Client
-from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
 from wattwise.variables import control_fault
 
@@ -84,9 +83,8 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     else:
         page = [("page", page_of(base, args.job_id))] if configured and not wrong else []
         figures = figures_of(client, known.job, known.details)
-        trials = client.list_trials(args.job_id, page_size=MAX_PAGE)
         figures = figures._replace(lines=[*figures.lines, *page])
-        print_job(known.job, known.details, trials, figures, wide=args.wide)
+        print_job(known.job, known.details, figures, wide=args.wide)
     return 0
 
 

@@ -80,20 +80,17 @@ class Figures(NamedTuple):
     lines: Sequence[tuple[str, str]]
 
 
-def print_job(
-    job: v1.Job, details: v1.JobDetails, trials: Iterable[v1.Trial], figures: Figures, *, wide: bool = False
-) -> None:
+def print_job(job: v1.Job, details: v1.JobDetails, figures: Figures, *, wide: bool = False) -> None:
     """Prints a job's configuration and progress, and its batch sizes.
 
     Args:
         job: the job.
         details: what it knows about its batch sizes.
-        trials: all its trials.
         figures: what else is known of it.
         wide: whether the table of batch sizes has the details behind the expected costs.
     """
     advice = [("advice", details.advice)] if details.advice else []
-    facts = (*advice, *figures.lines, *_facts(job, details), *_unusual(trials), *_warnings(job, details))
+    facts = (*advice, *figures.lines, *_facts(job, details), *_unusual(figures.statistics), *_warnings(job, details))
     print_facts([("job", job.spec.job_id), *facts])
     rows = _batch_sizes(details, figures)
     if not rows:
@@ -253,19 +250,15 @@ def _numbered(last: int) -> str:
     return "trial 1 does" if last == 1 else f"trials 1-{last} do"
 
 
-def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
-    """Yields the numbers of the trials that do not count, or that the search did not choose."""
-    numbers: dict[str, list[int]] = {"excluded trials": [], "set by a person": [], "imported trials": []}
-    for trial in trials:
-        if trial.excluded:
-            numbers["excluded trials"].append(trial.id.trial_number)
-        if trial.origin == v1.TRIAL_ORIGIN_REQUESTED:
-            numbers["set by a person"].append(trial.id.trial_number)
-        if trial.origin == v1.TRIAL_ORIGIN_IMPORTED:
-            numbers["imported trials"].append(trial.id.trial_number)
-    for name, found in numbers.items():
-        if found:
-            yield name, ranges(found)
+def _unusual(statistics: v1.JobStatistics) -> Iterable[tuple[str, str]]:
+    """Yields which trials do not count, and how many the search did not choose."""
+    yield "excluded trials", ranges(statistics.excluded_trials)
+    yield "set by a person", _count(each.num_requested for each in statistics.trials)
+    yield "imported trials", _count(each.num_imported for each in statistics.trials)
+
+
+def _count(numbers: Iterable[int]) -> str:
+    return str(sum(numbers) or "")
 
 
 def _warnings(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:

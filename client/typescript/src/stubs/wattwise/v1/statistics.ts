@@ -318,7 +318,11 @@ export interface TrialStatistics {
     | number
     | undefined;
   /** Mean energy of an epoch of a delivery, in joules. Unset: there is no delivery, or none measured energy. */
-  meanEpochEnergyJoules?: number | undefined;
+  meanEpochEnergyJoules?:
+    | number
+    | undefined;
+  /** Number of those with TRIAL_ORIGIN_REQUESTED. */
+  numRequested: number;
 }
 
 /**
@@ -645,10 +649,10 @@ export interface JobStatistics {
     | Savings
     | undefined;
   /**
-   * Number of trials after the newest reset that are excluded: by a person, or from their import because they had started
-   * before the reset.
+   * Numbers of the trials after the newest reset that are excluded, ascending: by a person, or from their import because they
+   * had started before the reset. Empty: none.
    */
-  numExcluded: number;
+  excludedTrials: number[];
   /** Number of trials that delivered a model, compared or not, without history from before the registration. */
   numDeliveries: number;
   /**
@@ -950,6 +954,7 @@ function createBaseTrialStatistics(): TrialStatistics {
     leastEpochs: undefined,
     mostEpochs: undefined,
     meanEpochEnergyJoules: undefined,
+    numRequested: 0,
   };
 }
 
@@ -996,6 +1001,9 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     }
     if (message.meanEpochEnergyJoules !== undefined) {
       writer.uint32(113).double(message.meanEpochEnergyJoules);
+    }
+    if (message.numRequested !== 0) {
+      writer.uint32(120).int32(message.numRequested);
     }
     return writer;
   },
@@ -1125,6 +1133,14 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
             message.meanEpochEnergyJoules = reader.double();
             continue;
           }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.numRequested = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1158,6 +1174,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     message.leastEpochs = object.leastEpochs ?? undefined;
     message.mostEpochs = object.mostEpochs ?? undefined;
     message.meanEpochEnergyJoules = object.meanEpochEnergyJoules ?? undefined;
+    message.numRequested = object.numRequested ?? 0;
     return message;
   },
 };
@@ -2495,7 +2512,7 @@ function createBaseJobStatistics(): JobStatistics {
     trials: [],
     spent: undefined,
     savings: undefined,
-    numExcluded: 0,
+    excludedTrials: [],
     numDeliveries: 0,
     months: [],
     advice: [],
@@ -2519,8 +2536,12 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     if (message.savings !== undefined) {
       Savings.encode(message.savings, writer.uint32(26).fork()).join();
     }
-    if (message.numExcluded !== 0) {
-      writer.uint32(32).int32(message.numExcluded);
+    if (message.excludedTrials.length !== 0) {
+      writer.uint32(34).fork();
+      for (const v of message.excludedTrials) {
+        writer.int32(v);
+      }
+      writer.join();
     }
     if (message.numDeliveries !== 0) {
       writer.uint32(40).int32(message.numDeliveries);
@@ -2590,12 +2611,22 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             continue;
           }
           case 4: {
-            if (tag !== 32) {
-              break;
+            if (tag === 32) {
+              message.excludedTrials.push(reader.int32());
+
+              continue;
             }
 
-            message.numExcluded = reader.int32();
-            continue;
+            if (tag === 34) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.excludedTrials.push(reader.int32());
+              }
+
+              continue;
+            }
+
+            break;
           }
           case 5: {
             if (tag !== 40) {
@@ -2691,7 +2722,7 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.savings = (object.savings !== undefined && object.savings !== null)
       ? Savings.fromPartial(object.savings)
       : undefined;
-    message.numExcluded = object.numExcluded ?? 0;
+    message.excludedTrials = object.excludedTrials?.map((e) => e) || [];
     message.numDeliveries = object.numDeliveries ?? 0;
     message.months = object.months?.map((e) => MonthStatistics.fromPartial(e)) || [];
     message.advice = object.advice?.map((e) => e) || [];
