@@ -40,6 +40,7 @@ from wattwise.presentation.trial_fields import CSV_HEADING, csv_row
 from wattwise.rpc.answers import shown_from
 
 from wattwise_web import live
+from wattwise_web.charts.vega import specification
 from wattwise_web.pages import Reader, Visitor, is_old_page
 from wattwise_web.sessions import Sessions, is_token
 from wattwise_web.settings import Exposure, Settings
@@ -97,6 +98,7 @@ def templates() -> jinja2.Environment:
     found.filters["percent"] = percent
     found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
     found.filters["commands"] = with_commands
+    found.filters["specification"] = specification
     return found
 
 

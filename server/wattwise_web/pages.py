@@ -36,8 +36,8 @@ from wattwise.rpc.credentials import Credentials
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
-from wattwise_web.charts.base import thinned
 from wattwise_web.charts.curves import POINTS
+from wattwise_web.charts.marks import thinned
 from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, ignored, whole
 
 Values = dict[str, Any]
@@ -225,7 +225,7 @@ class Reader:
                     charts.epochs(job, statistics),
                     charts.power(job, details, profiles),
                 )
-                if not chart.is_empty
+                if chart is not None
             ],
             "running": [_trial_row(job, trial) for trial in running.trials],
             "running_total": running.total_size,
@@ -330,7 +330,7 @@ class Reader:
             "more": False,
             "rows": facts.compared([(job, of.statistics) for job, of in pairs], info.factors),
             "notes": facts.incomparable(one.job, other.job),
-            "charts": [chart for chart in (charts.cost_per_delivery(pairs), *found) if not chart.is_empty],
+            "charts": [chart for chart in (charts.cost_per_delivery(pairs), *found) if chart is not None],
         }
 
     async def _job_or_none(self, visitor: Visitor, job_id: str) -> v1.GetJobResponse | None:
@@ -342,7 +342,7 @@ class Reader:
             return None
         return found
 
-    async def _figures(self, visitor: Visitor, job_id: str, job: v1.Job) -> charts.Figures:
+    async def _figures(self, visitor: Visitor, job_id: str, job: v1.Job) -> charts.History:
         """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
         request = v1.GetJobStatisticsRequest(job_id=job_id)
         single = job.num_trials - job.reset_after <= _SINGLE_TRIALS
@@ -354,7 +354,7 @@ class Reader:
             # Each range may have a bucket for each batch size that was ever used.
             sizes = {bucket.batch_size for bucket in found.buckets}
             found = await self._buckets(visitor, job_id, max(1, _MARKS // len(sizes)))
-        return charts.Figures(answer.statistics, found.buckets, found.savings_points)
+        return charts.History(answer.statistics, found.buckets, found.savings_points)
 
     async def _buckets(self, visitor: Visitor, job_id: str, max_ranges: int) -> v1.ListTrialBucketsResponse:
         """All pages of the buckets of a job."""
@@ -400,7 +400,7 @@ class Reader:
                     charts.curves(job.spec, [curve], of_job=False),
                     charts.power(job, known.details, [found.power_profile] if found.HasField("power_profile") else []),
                 )
-                if not chart.is_empty
+                if chart is not None
             ],
             "previous": trial_number - 1 if trial_number > 1 else None,
             "following": trial_number + 1 if trial_number < job.num_trials else None,

@@ -50,12 +50,12 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
     assert sentence in events
     chart = spec_of(page, "cost")
-    (line,) = (each for layer in chart["layer"] for each in layer.get("data", {}).get("values", ()) if "change" in each)
+    (line,) = (each for layer in chart["layer"] for each in layer["data"].get("values", ()) if "x" in each)
     before = changed.admin.GetTrial(
         v1.GetTrialRequest(trial=v1.TrialId(job_id=changed.job_id, trial_number=change.since_trial - 1))
     ).trial
     date = 1000 * before.end_time.seconds
-    assert line == {"x": change.since_trial - 0.5, "date": date, "change": change.message}
+    assert line == {"x": change.since_trial - 0.5, "date": date, "text": change.message}
     assert f"A vertical line: {change.message}." in shown
 
 

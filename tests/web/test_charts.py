@@ -12,21 +12,16 @@ import pytest
 from wattwise import v1
 from wattwise_web import charts
 from wattwise_web.amounts import MINUS
+from wattwise_web.charts.vega import specification
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.web.test_pages import job_page, rows_of, spec_of, text_of
+from tests.web.test_pages import job_page, rows_of, spec_of, text_of, values_of
 
 POLICY = "knowledge_gradient"
 SAVING = "resnet-nightly"
 AMOUNTS = ("cost", "arms", "savings", "epochs", "power")
 Spec = dict[str, Any]
-
-
-def values_of(spec: Spec) -> list[dict[str, Any]]:
-    """The marks that a chart's layers share."""
-    found: list[dict[str, Any]] = spec["data"]["values"]
-    return found
 
 
 def axis_of(spec: Spec) -> Spec:
@@ -39,7 +34,9 @@ def axis_of(spec: Spec) -> Spec:
 
 def dates_of(spec: Spec) -> dict[int, int]:
     """The times of a chart's marks by trial, in seconds."""
-    (computed,) = (each["calculate"] for each in spec["transform"] if each["as"] == "date")
+    (computed,) = {
+        each["calculate"] for layer in spec["layer"] for each in layer.get("transform", ()) if each.get("as") == "date"
+    }
     (first,) = re.findall(r"\((\d+) \+ datum\.d\) \* 1000", computed)
     return {value["x"]: int(first) + value["d"] for value in values_of(spec)}
 
@@ -59,8 +56,12 @@ def test_marks_have_the_dates_of_their_trials(web: httpx.Client, site: LiveServe
 
 def lines_of(spec: Spec) -> dict[str, float]:
     """The horizontal lines of a chart, by their texts in the legend."""
-    values = [value for layer in spec["layer"] for value in layer.get("data", {}).get("values", ())]
-    return {value["line"]: value["y"] for value in values if "line" in value}
+    return {
+        value["text"]: value["y"]
+        for layer in spec["layer"]
+        if "strokeDash" in layer["encoding"]
+        for value in layer["data"]["values"]
+    }
 
 
 def test_the_default_has_a_line(web: httpx.Client, site: LiveServer) -> None:
@@ -88,11 +89,11 @@ def test_amounts_begin_at_zero_and_end_above_the_highest(web: httpx.Client, name
     assert (
         label
         == {
-            "cost": ("1000000.0", " + ' MJ'"),
-            "arms": ("1000000.0", " + ' MJ'"),
-            "savings": ("1000000.0", " + ' MJ'"),
+            "cost": ("1000000.0", ' + " MJ"'),
+            "arms": ("1000000.0", ' + " MJ"'),
+            "savings": ("1000000.0", ' + " MJ"'),
             "epochs": ("1.0", ""),
-            "power": ("1.0", " + ' J'"),
+            "power": ("1.0", ' + " J"'),
         }[name]
     )
 
@@ -132,8 +133,9 @@ def test_long_intervals_leave_room_for_others(grpc_server: LiveServer, own_web: 
     top = axis_of(spec)["scale"]["domain"][1]
     assert max(ends) > 3 * max(near)
     assert max(near) < top <= 2.4 * max(near)
-    assert [value["above"] for value in values_of(spec)] == [end > 2 * max(near) for end in ends]
-    assert all(value["high"] < top for value in values_of(spec))
+    ranges, arrows = spec["datasets"].values()
+    assert [row["x"] in {arrow["x"] for arrow in arrows} for row in ranges] == [end > 2 * max(near) for end in ends]
+    assert all(row["h"] < top for row in ranges)
     assert "A grey arrow: it goes on above the chart" in text_of(page)
     assert [row["batch size"] for row in rows_of(page, "arms")] == list(map(str, sizes))
 
@@ -145,11 +147,13 @@ def test_a_lower_bound_far_below_is_cut_off() -> None:
         v1.SavingsPoint(trial_number=number, num_deliveries=number, saved_cost=each, saved_cost_at_least=bound)
         for number, (each, bound) in enumerate(zip(saved, least, strict=True), 1)
     ]
-    chart = charts.saved_so_far(v1.Job(), charts.Figures(v1.JobStatistics(), savings_points=points))
-    assert chart.spec is not None
-    low, high = axis_of(chart.spec)["scale"]["domain"]
-    assert (low, high) == (-1e3 - 2 * 4e3, pytest.approx(1.1 * 3e3))
-    assert all(layer["mark"]["clip"] for layer in chart.spec["layer"] if layer["mark"]["type"] in ("line", "area"))
+    chart = charts.saved_so_far(v1.Job(), charts.History(v1.JobStatistics(), savings_points=points))
+    assert chart is not None
+    assert chart.drawing is not None
+    assert chart.drawing.y.low == -1e3 - 2 * 4e3
+    assert chart.drawing.y.high == pytest.approx(1.1 * 3e3)
+    layers = specification(chart.drawing)["layer"]
+    assert [layer["mark"]["clip"] for layer in layers if layer["mark"]["type"] in ("line", "area")] == [True] * 3
     assert "The solid line goes on below the chart" in chart.caption
     assert [row[3] for row in chart.rows] == [f"{MINUS}200 kJ", f"{MINUS}900 kJ", f"{MINUS}5.00 MJ"]
 
@@ -167,9 +171,11 @@ def test_curves_are_of_the_newest_trial_of_each_batch_size(grpc_server: LiveServ
     newest[16] = 2
     running = pinned(grpc_server, trainer, 32)
     trainer.report(running, 5.0, 0.3)
-    values = values_of(spec_of(job_page(own_web, "curved"), "curves"))
-    assert {value["n"]: value["b"] for value in values} == {n: s for s, n in newest.items()} | {6: 32}
-    assert {value["n"] for value in values if value.get("g")} == {6}
+    spec = spec_of(job_page(own_web, "curved"), "curves")
+    values = values_of(spec)
+    assert {value["n"]: value["s"] for value in values} == {n: str(s) for s, n in newest.items()} | {6: "32"}
+    thick = max((layer for layer in spec["layer"]), key=lambda layer: layer["mark"].get("strokeWidth", 0))
+    assert {value["n"] for value in spec["datasets"][thick["data"]["name"]]} == {6}
     assert [(value["x"], value["y"]) for value in values if value["n"] == newest[8]] == [(1, 0.2), (2, 0.4), (3, 0.95)]
 
 
@@ -223,9 +229,18 @@ def test_tooltips_and_tables_say_when_and_why(web: httpx.Client, site: LiveServe
     assert row["ended"] == trial.end_time.ToDatetime().strftime("%Y-%m-%d %H:%M UTC")
     spec = spec_of(page, "cost")
     (mark,) = (value for value in values_of(spec) if value["x"] == 60)
-    assert (mark["e"], mark["w"]) == (trial.newest.epoch, trial.reason)
-    tips: set[str] = {tip["title"] for layer in spec["layer"] for tip in layer["encoding"].get("tooltip", ())}
-    assert {"trial", "batch size", "cost", "result", "ended", "epochs", "why this batch size"} <= tips
+    (layer,) = (layer for layer in spec["layer"] if layer["mark"].get("filled"))
+    fields = {tip["title"]: tip["field"] for tip in layer["encoding"]["tooltip"]}
+    assert set(fields) == {"trial", "batch size", "cost", "result", "ended", "epochs", "why this batch size"}
+    computed = {each["as"]: each["calculate"] for each in layer["transform"] if "as" in each}
+
+    def text(title: str) -> str:
+        field = fields[title]
+        words = json.loads(computed[field].partition("[datum.")[0]) if field in computed else None
+        return str(words[mark.get(field, 0)] if words else mark[field])
+
+    shown = {title: text(title) for title in ("result", "epochs", "why this batch size")}
+    assert shown == {title: row[title] for title in shown}
 
 
 def test_ids_are_no_expressions(web: httpx.Client) -> None:
@@ -235,7 +250,16 @@ def test_ids_are_no_expressions(web: httpx.Client) -> None:
         "cost": spec_of(job_page(web, one), "cost"),
         "per-delivery": spec_of(web.get("/compare", params={"a": one, "b": other}), "per-delivery"),
     }
-    computed = {name: {each["as"]: each["calculate"] for each in spec["transform"]} for name, spec in specs.items()}
-    assert computed["cost"]["href"].startswith('"trial?job=test-%27%22--%3E%3Cb%3E&number=" + ')
-    names, rest = re.fullmatch(r"(\[.*\])(\[datum\.j\])", computed["per-delivery"]["job"]).groups()  # type: ignore[union-attr]
-    assert (json.loads(names), rest) == ([one, other], "[datum.j]")
+    computed = {
+        name: {
+            each["calculate"]
+            for layer in spec["layer"]
+            for each in layer.get("transform", ())
+            if each.get("as") == "href"
+        }
+        for name, spec in specs.items()
+    }
+    end = 'number=" + (datum.u || datum.x)'
+    assert computed["cost"] == {f'"trial?job=test-%27%22--%3E%3Cb%3E&{end}'}
+    assert computed["per-delivery"] == computed["cost"] | {f'"trial?job=test-a%2Fb%3Fc%3Dd%26e%23f%2520&{end}'}
+    assert {value["s"] for value in values_of(specs["per-delivery"])} == {one, other}

@@ -14,11 +14,12 @@ from wattwise import v1
 from wattwise.presentation.states import listed_state
 from wattwise.rpc.calls import new_id
 from wattwise_web import amounts
+from wattwise_web.charts.marks import Look
 from wattwise_web.facts import web_url
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.web.test_pages import DASH, job_page, rows_of, spec_of, text_of, words_of
+from tests.web.test_pages import DASH, job_page, rows_of, spec_of, text_of, values_of, words_of
 
 POLICY = "knowledge_gradient"
 COMMITS = ("5f0", "5f0", "9ab")
@@ -167,8 +168,8 @@ def test_excluded_trials_look_excluded(own_web: httpx.Client, held: Trainer) -> 
         assert re.findall(r'<tr id="t-(\d+)" class="struck">', listed.text) == ["11"]
         (row,) = re.findall(r'<tr id="t-11".*?</tr>', listed.text, re.DOTALL)
         assert "reached, excluded" in words_of(row)
-    values = spec_of(page, "cost")["data"]["values"]
-    assert [value["x"] for value in values if value.get("o")] == [11]
+    values = values_of(spec_of(page, "cost"))
+    assert [value["x"] for value in values if value.get("k") == Look.EXCLUDED] == [11]
     assert [value["x"] for value in values] == list(range(1, 13))
     assert [row["trial"] for row in rows_of(page, "cost") if row["result"] == "reached, excluded"] == ["11"]
     assert (
@@ -307,8 +308,8 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     assert "saved at least, or lost" in shown
     page = own_web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
     assert "η is 1 and 0.5" in text_of(page)
-    points = spec_of(page, "per-delivery")["data"]["values"]
-    last = [[value for value in points if value["j"] == place][-1] for place in (0, 1)]
+    points = values_of(spec_of(page, "per-delivery"))
+    last = [[value for value in points if value["s"] == job_id][-1] for job_id in (lucky.job_id, "lucky-too")]
     assert [amounts.cost(value["y"]) for value in last] == each
     tops = [spec_of(page, f"cost-{place}")["layer"][-1]["encoding"]["y"]["scale"]["domain"] for place in (1, 2)]
     assert tops[0] == tops[1]

@@ -22,6 +22,7 @@ from wattwise.presentation import quantities
 from wattwise.presentation.trial_fields import FIELDS
 from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
+from wattwise_web.charts.marks import Look
 from wattwise_web.pages import Reader, Visitor
 from wattwise_web.trial_filter import RESULT_WORDS
 
@@ -273,7 +274,15 @@ def spec_of(page: httpx.Response, name: str) -> dict[str, Any]:
     return found
 
 
-HOLLOW, FILLED = 0, 1
+def values_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The points of a chart, in the order of their axis."""
+    rows = [row for rows in spec["datasets"].values() for row in rows]
+    return rows if isinstance(rows[0]["x"], str) else sorted(rows, key=lambda row: float(row["x"]))
+
+
+def looks_of(page: httpx.Response) -> list[Look]:
+    """How the chart of costs draws its trials."""
+    return [Look(value.get("k", Look.FILLED)) for value in values_of(spec_of(page, "cost"))]
 
 
 @pytest.mark.parametrize("policy", ["pruning_gts", "knowledge_gradient"])
@@ -286,7 +295,7 @@ def test_only_misses_are_hollow(tmp_path: Path, policy: str) -> None:
         trainer.run(5.0, converges=False)
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
             shown = job_page(web, trainer.job_id)
-    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [FILLED, HOLLOW]
+    assert looks_of(shown) == [Look.FILLED, Look.HOLLOW]
     assert "hollow: it missed the target." in text_of(shown)
 
 
@@ -304,7 +313,7 @@ def test_deliveries_of_the_pruning_stage_are_filled(tmp_path: Path) -> None:
         )
         with WebPage(live.address, tmp_path / "web.log") as page, page.client() as web:
             shown = job_page(web, trainer.job_id)
-    assert [value["k"] for value in spec_of(shown, "cost")["data"]["values"]] == [FILLED, FILLED]
+    assert looks_of(shown) == [Look.FILLED, Look.FILLED]
     assert [row["result"] for row in rows_of(shown, "cost")] == ["reached", "reached"]
 
 
@@ -608,8 +617,8 @@ def test_many_batch_sizes_have_few_ranges(tmp_path: Path) -> None:
             server.trainer.ImportTrial(request)
         with WebPage(server.address, tmp_path / "web.log") as page, page.client() as web:
             shown = job_page(web, trainer.job_id)
-    values = spec_of(shown, "cost")["data"]["values"]
-    assert {value["b"] for value in values} == set(sizes)
+    values = values_of(spec_of(shown, "cost"))
+    assert {value["s"] for value in values} == set(map(str, sizes))
     assert 500 < len(values) <= 600
     assert len(shown.content) <= LARGEST
 

@@ -11,20 +11,25 @@ from wattwise.presentation.states import may_be_chosen, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
 from wattwise_web.batch_sizes import Belief, beliefs
-from wattwise_web.charts.base import (
-    INK,
+from wattwise_web.charts.marks import (
     Cell,
     Chart,
+    Dots,
+    Drawing,
+    Label,
+    Labels,
+    Lines,
     Link,
-    Spec,
-    base,
+    Look,
+    Mark,
+    Numbers,
+    Point,
+    Source,
+    Tip,
+    amount_axis,
     batch_axis,
-    batch_encoding,
-    number_axis,
+    batch_palette,
     page,
-    rounded,
-    tooltip,
-    unit_axis,
 )
 
 _FAR = 10
@@ -45,8 +50,8 @@ def expected_costs(
     preview: Sequence[v1.PreviewedChoice],
     statistics: v1.JobStatistics,
     factors: v1.Factors,
-) -> Chart:
-    """What a model is expected to cost with each batch size, and which is next.
+) -> Chart | None:
+    """Returns what a model is expected to cost with each batch size, and which is next.
 
     Args:
         job: the job.
@@ -55,12 +60,15 @@ def expected_costs(
         statistics: its figures.
         factors: the operator's factors.
     """
-    name, title = "arms", "Expected cost by batch size"
+    states = details.batch_size_states
     chances = {choice.batch_size: choice.probability for choice in preview}
     known = beliefs(details)
+    means = [belief.mean for belief in known.values() if belief.mean is not None]
+    if not means and not job.num_trials and all(may_be_chosen(state) and not state.pinned for state in states):
+        return None
     trials = {each.batch_size: each for each in statistics.trials}
     rows = []
-    for state in details.batch_size_states:
+    for state in states:
         chance = chances.get(state.batch_size, 0.0)
         of_size = trials.get(state.batch_size, v1.TrialStatistics())
         rows.append(_belief_row(job, state, known[state.batch_size], chance, trials=of_size, factors=factors))
@@ -74,34 +82,48 @@ def expected_costs(
         "reached / missed / failed",
         "why",
     )
-    means = [belief.mean for belief in known.values() if belief.mean is not None]
+    name, title = "arms", "Expected cost by batch size"
     if not means:
-        untouched = all(may_be_chosen(state) and not state.pinned for state in details.batch_size_states)
-        return Chart(name, title) if untouched and not job.num_trials else Chart(name, title, "", columns, rows)
+        return Chart(name, title, columns, rows)
     ceiling = _ceiling(means, known)
-    values = [
-        _belief_value(state, known[state.batch_size], chances.get(state.batch_size, 0.0), ceiling)
-        for state in details.batch_size_states
+    points = [
+        _belief_point(state, known[state.batch_size], chances.get(state.batch_size, 0.0), ceiling)
+        for state in states
         if known[state.batch_size].mean is not None
     ]
-    labels = _LABELS if len(details.batch_size_states) <= _NARROW else 1
-    for value in sorted(values, key=lambda value: -value["chance"])[labels:]:
-        value["label"] = ""
+    tips = (Tip("batch size", Source.X), Tip("expected cost"), Tip("state"), Tip("chance of being next"))
+    marks: list[Mark] = [Dots(points, tips), Labels(_chances(chances, points, len(states)))]
+    above = {str(size) for size, belief in known.items() if belief.mean is not None and _top(belief) > ceiling}
     caption = (
         f"What a model is expected to cost with each batch size, failures included; {PLUS_MINUS} The percentage is the "
         "chance of being next; a hollow symbol is a batch size that may not be chosen now."
     )
-    if any(value["above"] for value in values):
+    if above:
+        arrows = [
+            point._replace(y=point.high, look=Look.ARROW, low=None, high=None) for point in points if point.x in above
+        ]
+        marks.append(Dots(arrows, tips, size=34))
         caption += " A grey arrow: it goes on above the chart; the table has all values."
-    spec = base(values, _belief_layers(job, _HEADROOM * ceiling))
-    return Chart(name, title, caption, columns, rows, spec)
+    x, y = batch_axis(job.spec.batch_sizes), amount_axis("expected cost", (), high=_HEADROOM * ceiling)
+    return Chart(name, title, columns, rows, Drawing(x, y, marks, batch_palette(job.spec.batch_sizes)), caption)
+
+
+def _top(belief: Belief) -> float:
+    """Returns the upper end of the range of a known expected cost."""
+    return (belief.mean or 0.0) + (belief.deviation or 0.0)
 
 
 def _ceiling(means: Sequence[float], known: Mapping[int, Belief]) -> float:
-    """Where intervals are cut off: long ones, and batch sizes that are far too expensive, leave room for others."""
+    """Returns where ranges are cut off, so that long or far too expensive ones leave room for others."""
     highest = max(mean for mean in means if mean <= _FAR * max(0.0, min(means)) or mean == min(means))
-    ends = [mean + (deviation or 0.0) for mean, deviation in known.values() if mean is not None]
-    return min(max(ends), _LONG * highest) or 1.0
+    return min(max(_top(belief) for belief in known.values() if belief.mean is not None), _LONG * highest) or 1.0
+
+
+def _chances(chances: Mapping[int, float], points: Sequence[Point], num_sizes: int) -> list[Label]:
+    """Returns the chances of the likeliest batch sizes, as labels."""
+    shown = [int(point.x) for point in points]
+    likely = sorted(shown, key=lambda size: -chances.get(size, 0.0))[: _LABELS if num_sizes <= _NARROW else 1]
+    return [Label(str(size), percent(chances[size])) for size in likely if chances.get(size)]
 
 
 def _belief_row(
@@ -126,141 +148,91 @@ def _belief_row(
     )
 
 
-def _belief_value(state: v1.BatchSizeState, belief: Belief, chance: float, ceiling: float) -> Spec:
+def _belief_point(state: v1.BatchSizeState, belief: Belief, chance: float, ceiling: float) -> Point:
+    """Returns an expected cost with its range, both cut off at the ceiling."""
     mean, spread = belief.mean or 0.0, belief.deviation or 0.0
-    return {
-        "batch": str(state.batch_size),
-        "y": rounded(min(mean, ceiling)),
-        "low": rounded(min(max(0.0, mean - spread), ceiling)),
-        "high": rounded(min(mean + spread, ceiling)),
-        "above": mean + spread > ceiling,
-        "out": mean > ceiling,
-        "chance": rounded(chance),
-        "label": percent(chance) if chance else "",
-        "text": f"{cost(mean)} ± {cost(spread)}",
-        "next": percent(chance),
-        "state": status_name(state),
-        "open": not (state.pinned or may_be_chosen(state)),
-    }
-
-
-def _belief_layers(job: v1.Job, top: float) -> list[Spec]:
-    x, y = batch_axis(job.spec.batch_sizes), unit_axis("y", "expected cost", [top], high=top)
-    batch = batch_encoding(job.spec.batch_sizes)
-    tips = tooltip(
-        ("batch", "batch size"), ("text", "expected cost"), ("state", "state"), ("next", "chance of being next")
+    look = Look.FILLED if state.pinned or may_be_chosen(state) else Look.HOLLOW
+    size = str(state.batch_size)
+    return Point(
+        size,
+        min(mean, ceiling),
+        size,
+        Look.HIDDEN if mean > ceiling else look,
+        min(max(0.0, mean - spread), ceiling),
+        min(mean + spread, ceiling),
+        texts=(f"{cost(mean)} ± {cost(spread)}", status_name(state), percent(chance)),
     )
 
-    def points(condition: str, *, filled: bool) -> Spec:
-        return {
-            "mark": {"type": "point", "size": 90, "strokeWidth": 2, "opacity": 1, "aria": False, "filled": filled},
-            "transform": [{"filter": condition}],
-            "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
-        }
 
-    return [
-        {
-            "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": batch["color"]},
-        },
-        points("!datum.open && !datum.out", filled=True),
-        points("datum.open && !datum.out", filled=False),
-        {
-            "mark": {"type": "text", "baseline": "top", "fontSize": 11, "color": INK, "aria": False},
-            "transform": [{"filter": "datum.label"}],
-            "encoding": {"x": x, "y": {"value": 2}, "text": {"field": "label"}},
-        },
-        {
-            "mark": {"type": "point", "shape": "triangle-up", "size": 34, "filled": True, "color": INK, "aria": False},
-            "transform": [{"filter": "datum.above"}],
-            "encoding": {"x": x, "y": {**y, "field": "high"}, "tooltip": tips},
-        },
-    ]
-
-
-def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart:
-    """Epochs to the target, and energy of an epoch, by batch size."""
-    name, title = "epochs", "Epochs to the target"
+def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart | None:
+    """Returns the epochs to the target, and the energy of an epoch, by batch size."""
     known = [each for each in statistics.trials if each.mean_epochs > 0]
     if not known:
-        return Chart(name, title)
-    values: list[Spec] = []
+        return None
+    points: list[Point] = []
     rows: list[tuple[Cell, ...]] = []
+    labels: list[Label] = []
     for each in known:
-        size, count, mean = each.batch_size, each.num_deliveries, each.mean_epochs
-        least, most = each.least_epochs, each.most_epochs
+        size, least, most = str(each.batch_size), each.least_epochs, each.most_epochs
         per_epoch = energy(each.mean_epoch_energy_joules) if each.HasField("mean_epoch_energy_joules") else "–"
-        link = Link(str(size), page("job/trials", id=job.spec.job_id, batch=size, result="reached"))
-        rows.append((link, f"{count:,}", number(mean), f"{least:,} to {most:,}", per_epoch))
-        text = {"text": number(mean), "range": f"{least:,} to {most:,}", "energy": per_epoch}
-        values.append({"batch": str(size), "y": mean, "low": least, "high": most, **text})
-    x = batch_axis([each.batch_size for each in known])
-    y = unit_axis("y", "epochs", [1.1 * value["high"] for value in values], units=((1.0, ""),))
-    batch = batch_encoding(job.spec.batch_sizes)
-    tips = tooltip(
-        ("batch", "batch size"), ("text", "mean epochs"), ("range", "range"), ("energy", "energy of an epoch")
-    )
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": batch["color"]},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1, "aria": False},
-            "encoding": {"x": x, "y": y, **batch, "tooltip": tips},
-        },
-    ]
+        texts = (number(each.mean_epochs), f"{least:,} to {most:,}", per_epoch)
+        link = Link(size, page("job/trials", id=job.spec.job_id, batch=size, result="reached"))
+        rows.append((link, f"{each.num_deliveries:,}", *texts))
+        points.append(Point(size, each.mean_epochs, size, low=least, high=most, texts=texts))
+        labels.append(Label(size, per_epoch, most))
+    tips = (Tip("batch size", Source.X), Tip("mean epochs"), Tip("range"), Tip("energy of an epoch"))
+    marks: list[Mark] = [Dots(points, tips)]
     caption = "Mean epochs of deliveries, with their range."
-    if len(values) <= _TEXTS:
+    if len(points) <= _TEXTS:
         caption = f"{caption[:-1]}; above each, the mean energy of an epoch."
-        layers.append(
-            {
-                "mark": {"type": "text", "baseline": "bottom", "dy": -4, "fontSize": 11, "color": INK, "aria": False},
-                "encoding": {"x": x, "y": {**y, "field": "high"}, "text": {"field": "energy"}},
-            }
-        )
+        marks.append(Labels(labels))
+    x = batch_axis([each.batch_size for each in known])
+    y = amount_axis("epochs", [1.1 * point.high for point in points if point.high], units=((1.0, ""),))
     columns = ("batch size", "deliveries", "mean epochs", "range", "energy of an epoch")
-    return Chart(name, title, caption, columns, rows, base(values, layers))
+    drawing = Drawing(x, y, marks, batch_palette(job.spec.batch_sizes))
+    return Chart("epochs", "Epochs to the target", columns, rows, drawing, caption)
 
 
-def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfile]) -> Chart:
-    """What a step takes at each power limit."""
-    name, title = "power", "Power limits"
+def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfile]) -> Chart | None:
+    """Returns what a step takes at each power limit."""
     if not profiles:
-        return Chart(name, title)
+        return None
     chosen = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in details.power_limits}
     found = [(profile, limit) for profile in profiles for limit in profile.limits]
     # Without energy, time alone tells something.
     measured = any(step_energy(limit) is not None for _, limit in found)
-    values = [_limit_value(profile, limit, chosen, measured=measured) for profile, limit in found]
-    shown = [value["y"] for value in values if value["y"] is not None]
-    x = number_axis("x", "power limit of a GPU", unit="W")
+    points, best, rows = [], [], []
+    for profile, limit in found:
+        joules, seconds, watts = (
+            step_energy(limit),
+            limit.time_seconds_per_step,
+            limit.power_setting.limit_watts_per_gpu,
+        )
+        texts = (
+            f"{watts:g} W",
+            step_time(seconds),
+            "–" if joules is None else cost(joules),
+            cost(limit.cost_per_step),
+        )
+        size, trial = str(profile.batch_size), str(profile.trial_number)
+        value = joules if measured else seconds
+        points.append(Point(watts, value, size, texts=(*texts, trial), target=trial))
+        if chosen.get(profile.batch_size) == watts:
+            best.append(points[-1]._replace(look=Look.RING))
+        link = Link(trial, page("trial", job=job.spec.job_id, number=trial))
+        rows.append((size, *texts, "chosen" if chosen.get(profile.batch_size) == watts else "", link))
+    address = page("trial", job=job.spec.job_id, number="")
+    tips = (
+        Tip("batch size", Source.SERIES),
+        *map(Tip, ("limit", "time of a step", "energy of a step", "cost of a step", "trial")),
+    )
+    marks: list[Mark] = [Lines(points), Dots(points, tips, address, size=34)]
+    if best:
+        marks.append(Dots(best, tips, address, size=190))
+    shown = [point.y for point in points if point.y is not None]
     units = JOULES if measured else ((1.0, "s"), (1e-3, "ms"))
-    y = unit_axis("y", "energy of a step" if measured else "time of a step", shown, units=units)
-    batch = batch_encoding(job.spec.batch_sizes, {profile.batch_size for profile in profiles})
-    tips = tooltip(
-        ("batch", "batch size"),
-        ("text", "limit"),
-        ("energy", "energy of a step"),
-        ("time", "time of a step"),
-        ("cost", "cost of a step"),
-        ("trial", "trial"),
-    )
-    linked: Spec = {"x": x, "y": y, "tooltip": tips, "href": {"field": "href"}}
-    mark: Spec = {"type": "point", "aria": False, "cursor": "pointer"}
-    layers: list[Spec] = [
-        {"mark": {"type": "line", "aria": False}, "encoding": {"x": x, "y": y, "color": batch["color"]}},
-        {"mark": {**mark, "filled": True, "size": 34, "opacity": 1}, "encoding": {**linked, **batch}},
-        {
-            "mark": {**mark, "shape": "circle", "size": 190, "strokeWidth": 1.5, "color": INK},
-            "transform": [{"filter": "datum.best"}],
-            "encoding": linked,
-        },
-    ]
-    caption = (
-        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; "
-        "a ring marks the chosen limit. The table has time and cost, too."
-    )
+    y = amount_axis("energy of a step" if measured else "time of a step", shown, units=units)
+    palette = batch_palette(job.spec.batch_sizes, {profile.batch_size for profile in profiles})
     columns = (
         "batch size",
         "limit of a GPU",
@@ -270,38 +242,9 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
         "chosen",
         "trial",
     )
-    rows = [_limit_row(job, profile, limit, chosen) for profile, limit in found]
-    links = {"calculate": f"'{page('trial', job=job.spec.job_id, number='')}' + datum.trial", "as": "href"}
-    return Chart(name, title, caption, columns, rows, base(values, layers, computed=[links]))
-
-
-def _limit_value(
-    profile: v1.PowerProfile, limit: v1.ProfiledLimit, chosen: Mapping[int, float], *, measured: bool
-) -> Spec:
-    joules, seconds = step_energy(limit), limit.time_seconds_per_step
-    return {
-        "batch": str(profile.batch_size),
-        "x": limit.power_setting.limit_watts_per_gpu,
-        "y": (None if joules is None else rounded(joules)) if measured else rounded(seconds),
-        "best": chosen.get(profile.batch_size) == limit.power_setting.limit_watts_per_gpu,
-        "text": f"{limit.power_setting.limit_watts_per_gpu:g} W",
-        "energy": "–" if joules is None else cost(joules),
-        "time": step_time(seconds),
-        "cost": cost(limit.cost_per_step),
-        "trial": profile.trial_number,
-    }
-
-
-def _limit_row(
-    job: v1.Job, profile: v1.PowerProfile, limit: v1.ProfiledLimit, chosen: Mapping[int, float]
-) -> tuple[Cell, ...]:
-    joules = step_energy(limit)
-    return (
-        str(profile.batch_size),
-        f"{limit.power_setting.limit_watts_per_gpu:g} W",
-        step_time(limit.time_seconds_per_step),
-        "–" if joules is None else cost(joules),
-        cost(limit.cost_per_step),
-        "chosen" if chosen.get(profile.batch_size) == limit.power_setting.limit_watts_per_gpu else "",
-        Link(str(profile.trial_number), page("trial", job=job.spec.job_id, number=profile.trial_number)),
+    caption = (
+        f"{'Energy' if measured else 'Time'} of a training step by power limit, of each batch size's newest profile; "
+        "a ring marks the chosen limit. The table has time and cost, too."
     )
+    drawing = Drawing(Numbers("power limit of a GPU", unit="W"), y, marks, palette)
+    return Chart("power", "Power limits", columns, rows, drawing, caption)
