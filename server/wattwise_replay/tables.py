@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from wattwise.presentation.terminal import Column, fitted, print_text, terminal_width, width_of
+from wattwise.presentation.terminal import Column, fit, print_text, terminal_width, width_of
 from wattwise_server.cost import unit_of, with_unit
 
 from wattwise_replay.belief import Snapshot
@@ -101,7 +101,7 @@ class Table:
                 text = f"{_padded(row[key], left, self._rights[key])}  {row[block[0]]}"
                 yield textwrap.fill(text, width, subsequent_indent=" " * (left + 2))
             return
-        heading, *lines = fitted([self._column(place) for place in (key, *block)], self._rows).lines()
+        heading, *lines = fit([self._column(place) for place in (key, *block)], self._rows).lines()
         yield heading
         for row, line in zip(self._rows, lines, strict=True):
             if self._grouped and row[0]:

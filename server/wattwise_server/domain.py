@@ -559,7 +559,7 @@ class SavingsVerdict(Enum):
 
 
 class SavingsQuantity(Enum):
-    """The quantity in which savings are told."""
+    """The quantity in which people read savings."""
 
     COST = "COST"
     MONEY = "MONEY"

@@ -62,8 +62,8 @@ def test_several_jobs_have_the_verdict_of_a_single_one(tmp_path: Path) -> None:
 
 def test_months_have_a_chart() -> None:
     """In money where there are prices; a month without a delivery has a row and no bar; one month is no trend."""
-    told_in = v1.SAVINGS_QUANTITY_MONEY
-    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.SavingsEstimate(), told_in=told_in))
+    main_quantity = v1.SAVINGS_QUANTITY_MONEY
+    statistics = v1.JobStatistics(savings=v1.Savings(money=v1.SavingsEstimate(), main_quantity=main_quantity))
     for month, deliveries, spent in ((9, 10, 39.0), (10, 0, 3.0), (11, 12, 31.8)):
         assert charts.model_by_month(statistics, v1.Factors()) is None or month == 11
         each = v1.Usage(money=spent / deliveries) if deliveries else None

@@ -253,7 +253,7 @@ class SavingsEstimate:
         return None if self.baseline is None else self.baseline.least
 
     @property
-    def spent_by_ended(self) -> float | None:
+    def spent_by_ended_trials(self) -> float | None:
         """What ended trials spent; None where there is no claim."""
         return None if self.baseline is None else self.spent - self.running
 

@@ -70,7 +70,7 @@ class TotalEstimate(NamedTuple):
     lost_share: None = None
     cautious_baseline: None = None
     least_baseline: None = None
-    spent_by_ended: None = None
+    spent_by_ended_trials: None = None
 
 
 Estimate = TypeVar("Estimate", SavingsEstimate, TotalEstimate)
@@ -98,15 +98,15 @@ class Savings(Generic[Estimate]):
     num_exploring_launches: int = EXPLORING_LAUNCHES
 
     @property
-    def told_in(self) -> SavingsQuantity:
+    def main_quantity(self) -> SavingsQuantity:
         """Money if it is known, else the cost."""
         known = self.money is not None and self.money.verdict is not SavingsVerdict.NOT_MEASURED
         return SavingsQuantity.MONEY if known else SavingsQuantity.COST
 
     @property
-    def told(self) -> Estimate:
-        """The estimate of the quantity in which savings are told."""
-        return self.money if self.money is not None and self.told_in is SavingsQuantity.MONEY else self.cost
+    def main_estimate(self) -> Estimate:
+        """The estimate of the main quantity."""
+        return self.money if self.money is not None and self.main_quantity is SavingsQuantity.MONEY else self.cost
 
     def quantities(self, figure: Callable[[Estimate], float | None]) -> Quantities:
         """Returns a figure of each quantity."""

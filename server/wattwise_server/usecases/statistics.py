@@ -299,7 +299,7 @@ class Statistics:
             spent=self._pricing.spent(groups, version.num_gpus),
             savings=savings,
             excluded_trials=[number for number in version.excluded if number > job.reset_after],
-            months=self._months(await self._days(version, read.ended), version.num_gpus, savings.told_in),
+            months=self._months(await self._days(version, read.ended), version.num_gpus, savings.main_quantity),
             advice=await self._advice(savings, version, job),
             break_even_trial=await self._break_even(savings, version),
             proof=_proof(savings, job),
@@ -579,7 +579,7 @@ class Statistics:
         since = newest.replace(year=year, month=month + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
         return await self._of_ended(version, self._store.reads.days, since)
 
-    def _months(self, days: Sequence[Day], num_gpus: int, told_in: SavingsQuantity) -> Sequence[MonthStatistics]:
+    def _months(self, days: Sequence[Day], num_gpus: int, main_quantity: SavingsQuantity) -> Sequence[MonthStatistics]:
         """Returns the months with trials."""
         found: list[MonthStatistics] = []
         for start, group in groupby(days, key=lambda day: day.start.replace(day=1)):
@@ -594,7 +594,7 @@ class Statistics:
                 spent=self._pricing.priced(usage, num_gpus),
                 change=None,
             )
-            found.append(month._replace(change=_change(month, found[-1], told_in) if found else None))
+            found.append(month._replace(change=_change(month, found[-1], main_quantity) if found else None))
         return found
 
     def _by_batch_size(self, groups: Sequence[TrialGroup], num_gpus: int) -> Sequence[TrialStatistics]:
@@ -649,9 +649,9 @@ def _mean_epochs(delivered: Sequence[TrialGroup]) -> float | None:
     return sum(group.epochs for group in delivered) / num_deliveries if num_deliveries else None
 
 
-def _change(month: MonthStatistics, before: MonthStatistics, told_in: SavingsQuantity) -> float | None:
+def _change(month: MonthStatistics, before: MonthStatistics, main_quantity: SavingsQuantity) -> float | None:
     """Returns what a delivery took compared with the month before; None if one of both is unknown or nothing."""
-    quantity = attrgetter(f"spent_per_delivery.{told_in.value.lower()}")
+    quantity = attrgetter(f"spent_per_delivery.{main_quantity.value.lower()}")
     if month.spent_per_delivery is None or before.spent_per_delivery is None:
         return None
     now, then = quantity(month), quantity(before)
@@ -659,13 +659,13 @@ def _change(month: MonthStatistics, before: MonthStatistics, told_in: SavingsQua
 
 
 def _proof(savings: Savings[SavingsEstimate], job: Job) -> SavingsProof:
-    """Returns what would prove a saving of a job in the quantity in which its savings are told."""
+    """Returns what would prove a saving of a job in the main quantity of its savings."""
     default = job.spec.default_batch_size
     default_only = job.pinned == default or job.spec.batch_sizes == (default,)
     if not (default_only or job.search.available):
         return SavingsProof()
     return proof(
-        savings.told,
+        savings.main_estimate,
         num_baselines=savings.num_baseline_trials,
         default_only=default_only,
         default_in_use=savings.batch_size_in_use == default,

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from rich.console import Console
-from wattwise.presentation.terminal import Column, Mark, Table, fitted, numbers, width_of
+from wattwise.presentation.terminal import Column, Mark, Table, fit, numbers, width_of
 
 COLUMNS: Sequence[Column[str]] = (
     Column("key", str),
@@ -34,11 +34,11 @@ def test_widths_of_characters() -> None:
 
 def test_columns_that_fit() -> None:
     """The least important columns are left out first and the key never; `rich` breaks headings before that."""
-    plain = {width: fitted(COLUMNS, ["row"], width=width) for width in range(1, 60)}
+    plain = {width: fit(COLUMNS, ["row"], width=width) for width in range(1, 60)}
     assert list(plain[31].lines()) == ["key  a long heading  least  b", "row  aaa             12345  bbb"]
     assert next(plain[30].lines()) == "key  a long heading  b"
     assert list(plain[1].lines()) == ["key", "row"]
-    broken = {width: fitted(COLUMNS, ["row"], width=width, breaks=True) for width in range(1, 60)}
+    broken = {width: fit(COLUMNS, ["row"], width=width, breaks=True) for width in range(1, 60)}
     assert rich_lines(broken[26], 26) == ["     a long", "key  heading  least  b", "row  aaa      12345  bbb"]
     assert rich_lines(broken[31], 31)[0] == "key  a long heading  least  b"
     assert rich_lines(broken[18], 18)[:2] == ["     a long", "key  heading  b"]
@@ -53,7 +53,7 @@ def test_columns_that_fit() -> None:
 def test_long_keys_are_folded(width: int) -> None:
     """`rich` folds a key that is wider than its column rather than leaving out an important column."""
     key = "".join(map(chr, range(ord("a"), ord("z") + 1))) * 4
-    table = fitted(COLUMNS, [key, "日本語の仕事" * 5], width=width, breaks=True)
+    table = fit(COLUMNS, [key, "日本語の仕事" * 5], width=width, breaks=True)
     lines = rich_lines(table, width)
     assert max(map(width_of, lines)) <= width
     assert "a long heading" in [column.name for column in table.columns]
@@ -65,7 +65,7 @@ def test_long_keys_are_folded(width: int) -> None:
 def test_cells_are_text() -> None:
     """Control characters are escaped, and markup is shown as it is."""
     rows = ["\x1b[31mred", "[red]x[/red]:smile:", "a\tb\nc", "\u202eright"]
-    table = fitted([COLUMNS[0]], rows, width=80, breaks=True)
+    table = fit([COLUMNS[0]], rows, width=80, breaks=True)
     shown = ["\\x1b[31mred", "[red]x[/red]:smile:", "a\\tb\\nc", "\\u202eright"]
     assert [line.rstrip() for line in table.lines(headers=False)] == shown
     assert rich_lines(table, 80)[1:] == shown
@@ -75,15 +75,15 @@ def test_marks() -> None:
     """Cells are marked if only some rows are, also in a pipe; empty ones never are."""
     columns = [numbers("n", lambda n: n), numbers("half", lambda n: n / 2 if n % 2 == 0 else None, "{:g}".format)]
     mark = Mark[int](["half"], lambda n: " (big)" if n > 3 else "", "!", "big ones", {" (big)": "All are big."})
-    some = fitted(columns, [1, 2, 4], marks=[mark], width=80)
+    some = fit(columns, [1, 2, 4], marks=[mark], width=80)
     assert ([line.split() for line in some.lines(headers=False)], some.notes) == (
         [["1"], ["2", "1"], ["4", "!2"]],
         ["! marks big ones."],
     )
-    every = fitted(columns, [1, 4, 6], marks=[mark], width=80)
+    every = fit(columns, [1, 4, 6], marks=[mark], width=80)
     assert ([line.split() for line in every.lines(headers=False)], every.notes) == (
         [["1"], ["4", "2"], ["6", "3"]],
         ["All are big."],
     )
-    assert fitted(columns, [1, 2], marks=[mark]).notes == []
-    assert fitted(columns, [1, 2, 4], marks=[mark]) == some
+    assert fit(columns, [1, 2], marks=[mark]).notes == []
+    assert fit(columns, [1, 2, 4], marks=[mark]) == some

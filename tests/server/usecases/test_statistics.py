@@ -120,14 +120,16 @@ def test_shares_and_their_parts_follow_from_the_claim(priced: LiveServer) -> Non
     job.report(job.next(), 7.0, metric=0.1)
     savings = figures(priced, job.job_id).savings
     cost = savings.cost
-    assert savings.told_in == v1.SAVINGS_QUANTITY_MONEY
+    assert savings.main_quantity == v1.SAVINGS_QUANTITY_MONEY
     assert cost.saved == pytest.approx(16 * cost.cautious_baseline - 2107.0)
     assert cost.at_least == pytest.approx(16 * cost.least_baseline - 2107.0)
     assert cost.at_least_share == pytest.approx(cost.at_least / (16 * cost.least_baseline))
-    assert (cost.spent_by_ended, cost.lost, cost.lost_share) == pytest.approx((2100.0, 500.0, 500.0 / 1600.0))
+    assert (cost.spent_by_ended_trials, cost.lost, cost.lost_share) == pytest.approx((2100.0, 500.0, 500.0 / 1600.0))
     assert cost.change == pytest.approx(0.5)
     without = figures(priced, People(priced).job_id).savings
-    assert not claimed(without, "change") | claimed(without, "at_least_share") | claimed(without, "spent_by_ended")
+    assert (
+        not claimed(without, "change") | claimed(without, "at_least_share") | claimed(without, "spent_by_ended_trials")
+    )
 
 
 def test_what_would_prove_a_saving(server: LiveServer) -> None:

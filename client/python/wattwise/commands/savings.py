@@ -37,7 +37,7 @@ from wattwise.presentation.sentences import (
     total_answer,
 )
 from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of, monitors
-from wattwise.presentation.terminal import Column, Mark, estimates, numbers, print_facts, print_text
+from wattwise.presentation.terminal import Column, Mark, estimate_marks, numbers, print_facts, print_text
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
@@ -170,7 +170,7 @@ def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
 
 
 def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> list[_Amount]:
-    """Returns the quantities, the one that is told first."""
+    """Returns the quantities, the main one first."""
     measured = savings.energy.HasField("spent")
     amounts = [
         _Amount("cost", joules, savings.cost),
@@ -234,7 +234,7 @@ def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> I
         yield "estimate", f"{deliveries} x {cautious} - {spent} spent"
     elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
         # What running trials spent is no loss before they end.
-        ended = f"{text(saving.spent_by_ended)}{' of ended trials' if running else ''}"
+        ended = f"{text(saving.spent_by_ended_trials)}{' of ended trials' if running else ''}"
         took = "what a model takes with the default"
         yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(saving.lost)}"
 
@@ -327,12 +327,12 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
     """
     priced = has_prices(factors)
 
-    def told(row: v1.JobListing) -> v1.SavingsEstimate:
+    def main_estimate(row: v1.JobListing) -> v1.SavingsEstimate:
         return row.summary.savings.money if priced else row.summary.savings.cost
 
     def amount(name: str, value: Callable[[v1.SavingsEstimate], float | None], priority: int) -> Column[v1.JobListing]:
         def of_job(row: v1.JobListing) -> float | None:
-            return value(told(row))
+            return value(main_estimate(row))
 
         if priced:
             text = partial(money, currency=factors.currency)
@@ -351,7 +351,7 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
 
     return (
         Column("job", lambda row: row.job.spec.job_id),
-        Column("savings", lambda row: _VERDICTS.get(told(row).verdict, "no claim"), priority=1),
+        Column("savings", lambda row: _VERDICTS.get(main_estimate(row).verdict, "no claim"), priority=1),
         amount("a model now", field("in_use"), 2),
         amount("with the default", field("with_default"), 3),
         amount("saved at least", if_saved("at_least"), 1),
@@ -388,7 +388,7 @@ def _since_note(rows: Sequence[v1.JobListing], names: Sequence[str]) -> Iterator
         yield f"Compared only since a change of behaviour: {of_jobs}."
 
 
-SAVINGS_ESTIMATES: Mark[v1.JobListing] = estimates(
+SAVINGS_ESTIMATES: Mark[v1.JobListing] = estimate_marks(
     ("saved at least", "estimate", "spent"),
     lambda row: mark_of(row.job),
     "Costs",

@@ -51,8 +51,8 @@ from wattwise.presentation.terminal import (
     Column,
     Mark,
     ages,
-    computed,
-    estimates,
+    computed_marks,
+    estimate_marks,
     numbers,
     print_facts,
     print_text,
@@ -329,8 +329,12 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
 COST_AND_BOUND = "cost / bound"
 """The column of a watch with both."""
 
-USAGE_ESTIMATES: Mark[JobTrial] = estimates(
+USAGE_ESTIMATES: Mark[JobTrial] = estimate_marks(
     ("energy", "cost", COST_AND_BOUND), lambda row: estimate_mark(row.trial.monitor), "Energies and costs"
 )
-COMPUTED_COSTS: Mark[JobTrial] = computed(("cost", COST_AND_BOUND), lambda row: row.trial.newest.HasField("computed"))
-_EXPECTED_COST_ESTIMATES: Mark[v1.JobListing] = estimates(("expected cost",), lambda row: mark_of(row.job), "Costs")
+COMPUTED_COSTS: Mark[JobTrial] = computed_marks(
+    ("cost", COST_AND_BOUND), lambda row: row.trial.newest.HasField("computed")
+)
+_EXPECTED_COST_ESTIMATES: Mark[v1.JobListing] = estimate_marks(
+    ("expected cost",), lambda row: mark_of(row.job), "Costs"
+)

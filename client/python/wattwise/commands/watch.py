@@ -30,7 +30,7 @@ from wattwise.presentation.states import (
     listed_state,
     mark_of,
 )
-from wattwise.presentation.terminal import Column, Mark, Row, fitted, live_console
+from wattwise.presentation.terminal import Column, Mark, Row, fit, live_console
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
@@ -424,9 +424,9 @@ def _table_of(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, height: int, marks: Sequence[Mark[Row]]
 ) -> Iterator[RenderableType]:
     """Yields a table with at most so many rows and notes, then its notes."""
-    table = fitted(columns, rows[:height], marks=marks, width=width, breaks=True)
+    table = fit(columns, rows[:height], marks=marks, width=width, breaks=True)
     if table.notes:
-        table = fitted(columns, rows[: max(1, height - len(table.notes))], marks=marks, width=width, breaks=True)
+        table = fit(columns, rows[: max(1, height - len(table.notes))], marks=marks, width=width, breaks=True)
     yield from (table.rich(), *table.notes)
 
 

@@ -20,7 +20,7 @@ from wattwise.presentation.quantities import (
     joules,
 )
 from wattwise.presentation.states import trial_result
-from wattwise.presentation.terminal import Column, Mark, computed, estimates, fitted, live_console, numbers
+from wattwise.presentation.terminal import Column, Mark, computed_marks, estimate_marks, fit, live_console, numbers
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ _TABLE: Sequence[Column[TrialRecord]] = (
     Column("cost", lambda record: _known(record.cost, joules), right=True, priority=2),
 )
 _MARKS: Sequence[Mark[TrialRecord]] = (
-    estimates(
+    estimate_marks(
         ("energy", "cost"),
         lambda record: "" if record.energy_joules is None else estimate_mark(record.monitor),
         "Energies and costs",
     ),
-    computed(("cost",), lambda record: record.computed_time_seconds is not None),
+    computed_marks(("cost",), lambda record: record.computed_time_seconds is not None),
 )
 
 
@@ -169,7 +169,7 @@ class Board:
         from rich.console import Group  # noqa: PLC0415 - not installed with the bare package
         from rich.text import Text  # noqa: PLC0415 - likewise
 
-        table = fitted(_TABLE, self._rows[-_ROWS:], marks=_MARKS, width=width, breaks=True)
+        table = fit(_TABLE, self._rows[-_ROWS:], marks=_MARKS, width=width, breaks=True)
         elapsed = f", running for {duration(time.monotonic() - self._began)}" if self._output else ""
         status = (f"{self._status}{elapsed}",) if self._status else ()
         # Job ids come from users: "[red]" in one is text.
@@ -215,7 +215,7 @@ def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterato
     mark = estimate_mark(*(record.monitor for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
-    table = fitted(_SUMMARY, [("all trials", *_amounts(_sums(records)))])
+    table = fit(_SUMMARY, [("all trials", *_amounts(_sums(records)))])
     yield from (f"  {line}" for line in table.lines())
     if unknown := sum(record.cost is None for record in records):
         yield f"Not included: {_counted(unknown, 'trial')} of unknown time and energy."

@@ -37,7 +37,7 @@ def energy(value: float) -> str:
 
 
 _LEAST_MONEY = 1e-6
-"""Smaller amounts of money are not told apart."""
+"""Smaller amounts of money have one text."""
 
 
 def money(value: float, currency: str) -> str:

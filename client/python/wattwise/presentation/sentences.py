@@ -31,7 +31,7 @@ _ABOUT_THE_SAME = 0.005
 
 
 class Quantity(NamedTuple):
-    """What savings are told in.
+    """The main quantity of savings.
 
     Attributes:
         name: "money" or "cost".
@@ -102,8 +102,8 @@ def answer(
 
 
 def main_quantity(savings: v1.Savings, factors: v1.Factors) -> Quantity:
-    """Returns the quantity in which savings are told."""
-    if savings.told_in == v1.SAVINGS_QUANTITY_MONEY:
+    """Returns the main quantity of savings."""
+    if savings.main_quantity == v1.SAVINGS_QUANTITY_MONEY:
         return Quantity("money", savings.money, lambda value: money(value, factors.currency))
     return Quantity("cost", savings.cost, joules)
 

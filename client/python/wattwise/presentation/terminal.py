@@ -156,7 +156,7 @@ class Mark(Generic[Row]):
     every: Mapping[str, str]
 
 
-def estimates(
+def estimate_marks(
     columns: Sequence[str], suffix: Callable[[Row], str], what: str, *, some: str = ESTIMATE_NOTE, measured: str = ""
 ) -> Mark[Row]:
     """Returns the mark of estimates.
@@ -172,7 +172,7 @@ def estimates(
     return Mark(columns, suffix, "~", some, every)
 
 
-def computed(columns: Sequence[str], is_computed: Callable[[Row], bool]) -> Mark[Row]:
+def computed_marks(columns: Sequence[str], is_computed: Callable[[Row], bool]) -> Mark[Row]:
     """Returns the mark of costs that follow from computed usage."""
     every = {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."}
     return Mark(columns, lambda row: COMPUTED_MARK if is_computed(row) else "", "*", f"costs {COMPUTED_NOTE}", every)
@@ -224,7 +224,7 @@ class Table(NamedTuple):
         return found
 
 
-def fitted(
+def fit(
     columns: Sequence[Column[Row]],
     rows: Sequence[Row],
     *,
@@ -248,7 +248,7 @@ def fitted(
     if width is not None and _total(sizes, shown) > width:
         words = [max(map(width_of, column.name.split()), default=0) for column in columns]
         least = list(map(max, texts, words)) if breaks else list(sizes)
-        shown = _shown(columns, least, width)
+        shown = _choose(columns, least, width)
         if breaks and _total(sizes, shown) > width:
             for at in shown:
                 if columns[at].priority == KEY:
@@ -259,7 +259,7 @@ def fitted(
     )
 
 
-def _shown(columns: Sequence[Column[Any]], sizes: list[int], width: int) -> list[int]:
+def _choose(columns: Sequence[Column[Any]], sizes: list[int], width: int) -> list[int]:
     """Returns the places of the columns that fit, some of them only if keys are folded, which `sizes` then say."""
     shown = list(range(len(columns)))
     for kept in (_KEPT, KEY):
@@ -317,7 +317,7 @@ def print_rows(
     """
     width = terminal_width()
     console = None if width is None else _console()
-    table = fitted(columns, rows, marks=marks, width=None if whole else width, breaks=console is not None)
+    table = fit(columns, rows, marks=marks, width=None if whole else width, breaks=console is not None)
     if console is None or whole:
         for line in table.lines(headers=headers):
             print(line)  # noqa: T201 - the command's answer

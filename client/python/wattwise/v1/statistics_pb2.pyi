@@ -87,7 +87,7 @@ class _SavingsQuantityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Savin
     """Money, in the currency of the factors."""
 
 class SavingsQuantity(_SavingsQuantity, metaclass=_SavingsQuantityEnumTypeWrapper):
-    """The quantity in which savings are told."""
+    """The quantity in which people read savings."""
 
 SAVINGS_QUANTITY_UNSPECIFIED: SavingsQuantity.ValueType  # 0
 """Never sent by the server."""
@@ -392,7 +392,7 @@ class SavingsEstimate(_message.Message):
     LOST_SHARE_FIELD_NUMBER: _builtins.int
     CAUTIOUS_BASELINE_FIELD_NUMBER: _builtins.int
     LEAST_BASELINE_FIELD_NUMBER: _builtins.int
-    SPENT_BY_ENDED_FIELD_NUMBER: _builtins.int
+    SPENT_BY_ENDED_TRIALS_FIELD_NUMBER: _builtins.int
     verdict: Global___SavingsVerdict.ValueType
     """What the data say about this quantity. Always set."""
     spent: _builtins.float
@@ -442,7 +442,7 @@ class SavingsEstimate(_message.Message):
     """What `at_least` counts for a delivery: the least that one takes with the default batch size. Unset: there is no claim, or
     the figures are those of several jobs.
     """
-    spent_by_ended: _builtins.float
+    spent_by_ended_trials: _builtins.float
     """The part of `spent` that ended trials took, by which `lost` is computed. Unset: there is no claim, or the figures are those
     of several jobs.
     """
@@ -463,11 +463,11 @@ class SavingsEstimate(_message.Message):
         lost_share: _builtins.float | None = ...,
         cautious_baseline: _builtins.float | None = ...,
         least_baseline: _builtins.float | None = ...,
-        spent_by_ended: _builtins.float | None = ...,
+        spent_by_ended_trials: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_least_share", b"_at_least_share", "_cautious_baseline", b"_cautious_baseline", "_change", b"_change", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_least_baseline", b"_least_baseline", "_lost", b"_lost", "_lost_share", b"_lost_share", "_saved", b"_saved", "_spent", b"_spent", "_spent_by_ended", b"_spent_by_ended", "_with_default", b"_with_default", "at_least", b"at_least", "at_least_share", b"at_least_share", "cautious_baseline", b"cautious_baseline", "change", b"change", "default_mean", b"default_mean", "in_use", b"in_use", "least_baseline", b"least_baseline", "lost", b"lost", "lost_share", b"lost_share", "saved", b"saved", "spent", b"spent", "spent_by_ended", b"spent_by_ended", "with_default", b"with_default"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_least_share", b"_at_least_share", "_cautious_baseline", b"_cautious_baseline", "_change", b"_change", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_least_baseline", b"_least_baseline", "_lost", b"_lost", "_lost_share", b"_lost_share", "_saved", b"_saved", "_spent", b"_spent", "_spent_by_ended_trials", b"_spent_by_ended_trials", "_with_default", b"_with_default", "at_least", b"at_least", "at_least_share", b"at_least_share", "cautious_baseline", b"cautious_baseline", "change", b"change", "default_mean", b"default_mean", "in_use", b"in_use", "least_baseline", b"least_baseline", "lost", b"lost", "lost_share", b"lost_share", "saved", b"saved", "spent", b"spent", "spent_by_ended_trials", b"spent_by_ended_trials", "with_default", b"with_default"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_least_share", b"_at_least_share", "_cautious_baseline", b"_cautious_baseline", "_change", b"_change", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_least_baseline", b"_least_baseline", "_lost", b"_lost", "_lost_share", b"_lost_share", "_saved", b"_saved", "_spent", b"_spent", "_spent_by_ended", b"_spent_by_ended", "_with_default", b"_with_default", "at_least", b"at_least", "at_least_share", b"at_least_share", "cautious_baseline", b"cautious_baseline", "change", b"change", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "least_baseline", b"least_baseline", "lost", b"lost", "lost_share", b"lost_share", "saved", b"saved", "spent", b"spent", "spent_by_ended", b"spent_by_ended", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_least_share", b"_at_least_share", "_cautious_baseline", b"_cautious_baseline", "_change", b"_change", "_default_mean", b"_default_mean", "_in_use", b"_in_use", "_least_baseline", b"_least_baseline", "_lost", b"_lost", "_lost_share", b"_lost_share", "_saved", b"_saved", "_spent", b"_spent", "_spent_by_ended_trials", b"_spent_by_ended_trials", "_with_default", b"_with_default", "at_least", b"at_least", "at_least_share", b"at_least_share", "cautious_baseline", b"cautious_baseline", "change", b"change", "confidence", b"confidence", "default_mean", b"default_mean", "in_use", b"in_use", "least_baseline", b"least_baseline", "lost", b"lost", "lost_share", b"lost_share", "saved", b"saved", "spent", b"spent", "spent_by_ended_trials", b"spent_by_ended_trials", "verdict", b"verdict", "with_default", b"with_default"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
     _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
@@ -491,8 +491,8 @@ class SavingsEstimate(_message.Message):
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
     _WhichOneofReturnType__spent: _TypeAlias = _typing.Literal["spent"]  # noqa: Y015
     _WhichOneofArgType__spent: _TypeAlias = _typing.Literal["_spent", b"_spent"]  # noqa: Y015
-    _WhichOneofReturnType__spent_by_ended: _TypeAlias = _typing.Literal["spent_by_ended"]  # noqa: Y015
-    _WhichOneofArgType__spent_by_ended: _TypeAlias = _typing.Literal["_spent_by_ended", b"_spent_by_ended"]  # noqa: Y015
+    _WhichOneofReturnType__spent_by_ended_trials: _TypeAlias = _typing.Literal["spent_by_ended_trials"]  # noqa: Y015
+    _WhichOneofArgType__spent_by_ended_trials: _TypeAlias = _typing.Literal["_spent_by_ended_trials", b"_spent_by_ended_trials"]  # noqa: Y015
     _WhichOneofReturnType__with_default: _TypeAlias = _typing.Literal["with_default"]  # noqa: Y015
     _WhichOneofArgType__with_default: _TypeAlias = _typing.Literal["_with_default", b"_with_default"]  # noqa: Y015
     @_typing.overload
@@ -518,7 +518,7 @@ class SavingsEstimate(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__spent) -> _WhichOneofReturnType__spent | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__spent_by_ended) -> _WhichOneofReturnType__spent_by_ended | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spent_by_ended_trials) -> _WhichOneofReturnType__spent_by_ended_trials | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__with_default) -> _WhichOneofReturnType__with_default | None: ...
 
@@ -546,7 +546,7 @@ class Savings(_message.Message):
     NUM_IN_USE_TRIALS_FIELD_NUMBER: _builtins.int
     MIN_BASELINE_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_EXPLORING_LAUNCHES_FIELD_NUMBER: _builtins.int
-    TOLD_IN_FIELD_NUMBER: _builtins.int
+    MAIN_QUANTITY_FIELD_NUMBER: _builtins.int
     num_deliveries: _builtins.int
     """Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP."""
     num_baseline_trials: _builtins.int
@@ -567,8 +567,8 @@ class Savings(_message.Message):
     """Number of the default batch size's deliveries below which nothing is claimed. Always set."""
     num_exploring_launches: _builtins.int
     """Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set."""
-    told_in: Global___SavingsQuantity.ValueType
-    """The quantity in which the savings are told: money if it is set and known, else the cost. Always set."""
+    main_quantity: Global___SavingsQuantity.ValueType
+    """The quantity in which people read the savings: money if it is set and known, else the cost. Always set."""
     @_builtins.property
     def cost(self) -> Global___SavingsEstimate:
         """Of the cost, in joules; its verdict is what the data say about the job. Always set."""
@@ -611,11 +611,11 @@ class Savings(_message.Message):
         num_in_use_trials: _builtins.int = ...,
         min_baseline_trials: _builtins.int = ...,
         num_exploring_launches: _builtins.int = ...,
-        told_in: Global___SavingsQuantity.ValueType = ...,
+        main_quantity: Global___SavingsQuantity.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time", "told_in", b"told_in"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use", "_compared_from_trial", b"_compared_from_trial", "batch_size_in_use", b"batch_size_in_use", "carbon", b"carbon", "compared_from_trial", b"compared_from_trial", "cost", b"cost", "energy", b"energy", "main_quantity", b"main_quantity", "min_baseline_trials", b"min_baseline_trials", "money", b"money", "newest_baseline_time", b"newest_baseline_time", "num_baseline_trials", b"num_baseline_trials", "num_deliveries", b"num_deliveries", "num_exploring_launches", b"num_exploring_launches", "num_in_use_trials", b"num_in_use_trials", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size_in_use: _TypeAlias = _typing.Literal["batch_size_in_use"]  # noqa: Y015
     _WhichOneofArgType__batch_size_in_use: _TypeAlias = _typing.Literal["_batch_size_in_use", b"_batch_size_in_use"]  # noqa: Y015
@@ -630,7 +630,7 @@ Global___Savings: _TypeAlias = Savings  # noqa: Y015
 
 @_typing.final
 class SavingsProof(_message.Message):
-    """What would prove a saving in the quantity in which savings are told, and what the proof takes."""
+    """What would prove a saving in the main quantity, and what the proof takes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -932,8 +932,8 @@ class MonthStatistics(_message.Message):
     num_deliveries: _builtins.int
     """Number of those that delivered a model."""
     change: _builtins.float
-    """What a delivery took compared with the month before it in the list, in the quantity in which savings are told: the ratio
-    - 1. Unset: one of both months is missing, has no delivery or took nothing.
+    """What a delivery took compared with the month before it in the list, in the main quantity of the savings: the ratio - 1.
+    Unset: one of both months is missing, has no delivery or took nothing.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:

@@ -92,7 +92,7 @@ export function savingsVerdictToNumber(object: SavingsVerdict): number {
   }
 }
 
-/** The quantity in which savings are told. */
+/** The quantity in which people read savings. */
 export enum SavingsQuantity {
   /** SAVINGS_QUANTITY_UNSPECIFIED - Never sent by the server. */
   SAVINGS_QUANTITY_UNSPECIFIED = "SAVINGS_QUANTITY_UNSPECIFIED",
@@ -417,7 +417,7 @@ export interface SavingsEstimate {
    * The part of `spent` that ended trials took, by which `lost` is computed. Unset: there is no claim, or the figures are those
    * of several jobs.
    */
-  spentByEnded?: number | undefined;
+  spentByEndedTrials?: number | undefined;
 }
 
 /**
@@ -480,11 +480,11 @@ export interface Savings {
   minBaselineTrials: number;
   /** Number of launches up to which a job explores: SAVINGS_VERDICT_EXPLORING. Always set. */
   numExploringLaunches: number;
-  /** The quantity in which the savings are told: money if it is set and known, else the cost. Always set. */
-  toldIn: SavingsQuantity;
+  /** The quantity in which people read the savings: money if it is set and known, else the cost. Always set. */
+  mainQuantity: SavingsQuantity;
 }
 
-/** What would prove a saving in the quantity in which savings are told, and what the proof takes. */
+/** What would prove a saving in the main quantity, and what the proof takes. */
 export interface SavingsProof {
   /** How a saving could be proven. Unspecified: there is nothing to prove. */
   state: ProofState;
@@ -627,8 +627,8 @@ export interface MonthStatistics {
     | Usage
     | undefined;
   /**
-   * What a delivery took compared with the month before it in the list, in the quantity in which savings are told: the ratio
-   * - 1. Unset: one of both months is missing, has no delivery or took nothing.
+   * What a delivery took compared with the month before it in the list, in the main quantity of the savings: the ratio - 1.
+   * Unset: one of both months is missing, has no delivery or took nothing.
    */
   change?: number | undefined;
 }
@@ -1195,7 +1195,7 @@ function createBaseSavingsEstimate(): SavingsEstimate {
     lostShare: undefined,
     cautiousBaseline: undefined,
     leastBaseline: undefined,
-    spentByEnded: undefined,
+    spentByEndedTrials: undefined,
   };
 }
 
@@ -1243,8 +1243,8 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
     if (message.leastBaseline !== undefined) {
       writer.uint32(113).double(message.leastBaseline);
     }
-    if (message.spentByEnded !== undefined) {
-      writer.uint32(121).double(message.spentByEnded);
+    if (message.spentByEndedTrials !== undefined) {
+      writer.uint32(121).double(message.spentByEndedTrials);
     }
     return writer;
   },
@@ -1379,7 +1379,7 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
               break;
             }
 
-            message.spentByEnded = reader.double();
+            message.spentByEndedTrials = reader.double();
             continue;
           }
         }
@@ -1413,7 +1413,7 @@ export const SavingsEstimate: MessageFns<SavingsEstimate> = {
     message.lostShare = object.lostShare ?? undefined;
     message.cautiousBaseline = object.cautiousBaseline ?? undefined;
     message.leastBaseline = object.leastBaseline ?? undefined;
-    message.spentByEnded = object.spentByEnded ?? undefined;
+    message.spentByEndedTrials = object.spentByEndedTrials ?? undefined;
     return message;
   },
 };
@@ -1433,7 +1433,7 @@ function createBaseSavings(): Savings {
     numInUseTrials: 0,
     minBaselineTrials: 0,
     numExploringLaunches: 0,
-    toldIn: SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED,
+    mainQuantity: SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED,
   };
 }
 
@@ -1478,8 +1478,8 @@ export const Savings: MessageFns<Savings> = {
     if (message.numExploringLaunches !== 0) {
       writer.uint32(104).int32(message.numExploringLaunches);
     }
-    if (message.toldIn !== SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED) {
-      writer.uint32(112).int32(savingsQuantityToNumber(message.toldIn));
+    if (message.mainQuantity !== SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED) {
+      writer.uint32(112).int32(savingsQuantityToNumber(message.mainQuantity));
     }
     return writer;
   },
@@ -1606,7 +1606,7 @@ export const Savings: MessageFns<Savings> = {
               break;
             }
 
-            message.toldIn = savingsQuantityFromJSON(reader.int32());
+            message.mainQuantity = savingsQuantityFromJSON(reader.int32());
             continue;
           }
         }
@@ -1649,7 +1649,7 @@ export const Savings: MessageFns<Savings> = {
     message.numInUseTrials = object.numInUseTrials ?? 0;
     message.minBaselineTrials = object.minBaselineTrials ?? 0;
     message.numExploringLaunches = object.numExploringLaunches ?? 0;
-    message.toldIn = object.toldIn ?? SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED;
+    message.mainQuantity = object.mainQuantity ?? SavingsQuantity.SAVINGS_QUANTITY_UNSPECIFIED;
     return message;
   },
 };
