@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
@@ -20,7 +19,7 @@ POLICIES: Mapping[Policy, Sequence[str]] = {
 }
 """The fields of every policy."""
 
-
+_OF_GPUS = tuple(field.name for field in v1.GpuGroup.DESCRIPTOR.fields)
 _SAME = tuple(field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.message_type is None)
 """The fields of the message that are fields of `rules.JobSpec` with the same name."""
 
@@ -64,7 +63,7 @@ def job_fields(spec: JobSpec) -> Mapping[str, Any]:
         "job_id_prefix": spec.job_id_prefix or None,
         "target": {"value": spec.target_metric, "direction": better},
         "early_stopping": {"off": {}} if spec.beta_knob is None else {"cost_bound": {"beta_knob": spec.beta_knob}},
-        "gpus": [asdict(spec.gpu)],
+        "gpus": [{name: getattr(spec.gpu, name) for name in _OF_GPUS}],
         # A server may have a policy that the protos do not have.
         "policy": {} if parameters is None else {spec.policy: {name: getattr(spec, name) for name in parameters}},
     }

@@ -227,7 +227,8 @@ def read_group(row: Row) -> TrialGroup:
         money=row["money"],
         num_without_cost=row["num_without_cost"],
         num_without_energy=row["num_without_energy"],
-        epochs=row["epochs"] or 0,
+        # PostgreSQL returns the sum of integers as a Decimal.
+        epochs=int(row["epochs"] or 0),
         least_epochs=row["least_epochs"] or 0,
         most_epochs=row["most_epochs"] or 0,
         newest_end=None if row["newest"] is None else from_micros(row["newest"]),
