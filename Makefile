@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # Versions of what is not in pyproject.toml. CI's PyTorch is the one that the README names.
 TORCH := torch==2.13.0
-TRAINER_LIBRARIES := jax>=0.4.35 zeus==0.16.0 datasets==5.2.0 trl==1.16.0
+TRAINER_LIBRARIES := jax>=0.4.35 zeus==0.16.0 datasets==5.2.0 trl==1.16.0 pandas>=2.2
 FUZZER := atheris>=3
 # What it generates runs on every protobuf from 5.29 on; newer ones raise every trainer's floor.
 PROTO_TOOLS := grpcio-tools==1.71.2 setuptools<81
@@ -83,7 +83,7 @@ test-browser: $(VENV)/.test ## run the web page's tests in Chromium, which is in
 test-gpu: $(VENV)/.test ## run the monitors' tests on this machine's NVIDIA GPU, under load if .venv has PyTorch with CUDA
 	$(BIN)/python -m pytest -m gpu -s
 
-test-libraries: $(TRAINERS_VENV)/.done ## run the tests with PyTorch, JAX, Zeus, Hugging Face, Lightning and Keras, in .venv-trainers
+test-libraries: $(TRAINERS_VENV)/.done ## run the tests with PyTorch, JAX, Zeus, Hugging Face, Lightning, Keras and pandas, in .venv-trainers
 	$(TRAINERS_VENV)/bin/python -m pytest -m "torch or jax or zeus or trainers"
 
 test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## run only those with this marker

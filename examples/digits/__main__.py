@@ -85,8 +85,8 @@ def _kill_one(servers: Servers, table: DemoTable) -> None:
 
 def _after_the_kill(client: Client) -> Sequence[str]:
     """What became of all trials."""
-    jobs = list(client.list_jobs(job_id_prefix=PREFIX))
-    trials = [trial for row in jobs for trial in client.list_trials(row.job.spec.job_id)]
+    jobs = list(client.jobs(job_id_prefix=PREFIX))
+    trials = [trial for row in jobs for trial in client.trials(row.job.spec.job_id)]
     lost = sum(trial.end_reason == v1.END_REASON_LOST for trial in trials)
     return (f"One of two servers was killed in mid-run: of {len(trials)} trials {lost or 'none'} got lost.",)
 

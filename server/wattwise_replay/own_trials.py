@@ -113,7 +113,7 @@ def from_server(client: Client, job_id: str) -> Workload:
     known = client.get_job(job_id)
     spec = known.job.spec
     limits = {limit.batch_size: limit.power_setting.limit_watts_per_gpu for limit in known.details.power_limits}
-    trials = [_listed(trial, limits.get(trial.batch_size)) for trial in client.list_trials(job_id)]
+    trials = [_listed(trial, limits.get(trial.batch_size)) for trial in client.trials(job_id)]
     if not any(trial.epochs and trial.seconds for trial in trials):
         raise ReplayError(f"job {job_id!r} has no measured trial yet; run some of its recurrences first")
     job = Workload(

@@ -361,7 +361,7 @@ class Reader:
         return await self.client(visitor).list_trial_buckets(job_id, max_ranges=max_ranges, with_excluded=True)
 
     async def _power_profiles(self, visitor: Visitor, job_id: str) -> list[v1.PowerProfile]:
-        return [profile async for profile in self.client(visitor).list_power_profiles(job_id)]
+        return [profile async for profile in self.client(visitor).power_profiles(job_id)]
 
     async def _trial(self, visitor: Visitor, job_id: str, trial_number: int) -> v1.GetTrialResponse:
         request = v1.GetTrialRequest(trial=v1.TrialId(job_id=job_id, trial_number=trial_number))
@@ -370,7 +370,7 @@ class Reader:
 
     async def _measurements(self, visitor: Visitor, job_id: str, trial_number: int) -> list[v1.Measurement]:
         trial = v1.TrialId(job_id=job_id, trial_number=trial_number)
-        measurements = self.client(visitor).list_measurements(trial, page_size=_MEASUREMENTS)
+        measurements = self.client(visitor).measurements(trial, page_size=_MEASUREMENTS)
         return [measurement async for measurement in measurements]
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
@@ -476,7 +476,7 @@ class Reader:
         if unknown := ignored(job, wanted):
             raise InvalidRequestError(f"unknown filters: {', '.join(unknown)}; use those of the list of trials")
         shown = TrialFilter.of(job, wanted)
-        trials = self.client(visitor).list_trials(job_id, page_size=1000, **shown.arguments)
+        trials = self.client(visitor).trials(job_id, page_size=1000, **shown.arguments)
         first = await anext(trials, None)
 
         async def rows() -> AsyncIterator[JobTrial]:

@@ -210,7 +210,7 @@ def test_messages_name_no_rpc(grpc_addr: str) -> None:
             _message(lambda: client.heartbeat(v1.TrialId())),
             _message(lambda: client.report_result(v1.TrainingResult())),
             _message(lambda: client.end_trial(unknown, v1.END_REASON_UNSPECIFIED)),
-            _message(lambda: next(client.list_jobs(page_size=-1))),
+            _message(lambda: next(client.jobs(page_size=-1))),
             _message(lambda: client.register_job(job_spec(job_id=job_id))),
         ]
     assert "GetNextBatchSize" in calls

@@ -267,5 +267,5 @@ def test_fallback_is_delivered_with_eta(server: LiveServer) -> None:
     with BatchSizeOptimizer(server.address, spec, monitor=EstimateMonitor(watts=1000)) as bso:
         bso.get_batch_size()
         with Client(server.address) as client:
-            imported, _ = client.list_trials(str(spec.job_id))
+            imported, _ = client.trials(str(spec.job_id))
     assert (imported.origin, bso.trial.job.eta_knob) == (v1.TRIAL_ORIGIN_IMPORTED, 0.134948)

@@ -107,7 +107,7 @@ def test_servers_of_the_compose_file_share_a_database(secrets: Path) -> None:
         with Client(one["WATTWISE_ADDRESS"], credentials=credentials) as client:
             client.register_job(job_spec(job_id="test-shared"))
         with Client(other["WATTWISE_ADDRESS"], credentials=credentials) as client:
-            assert [row.job.spec.job_id for row in client.list_jobs()] == ["test-shared"]
+            assert [row.job.spec.job_id for row in client.jobs()] == ["test-shared"]
         for settings, registered in ((one, "1.0"), (other, "0.0")):
             url = f"http://{settings['WATTWISE_METRICS_ADDRESS']}/metrics"
             with urllib.request.urlopen(url, timeout=10) as answer:

@@ -149,8 +149,8 @@ def test_trainer_reports_to_any_server(server: LiveServer) -> None:
     done = run("examples.digits.train", "--server", server.address, "--job-id", "digits-alone", "--default", "128")
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
-        (trial,) = client.list_trials("digits-alone")
-        measured = list(client.list_measurements(trial.id))
+        (trial,) = client.trials("digits-alone")
+        measured = list(client.measurements(trial.id))
     assert trial.converged
     assert [m.epoch for m in measured] == list(range(1, trial.newest.epoch + 1))
     energy = [m.energy_joules for m in measured]

@@ -126,9 +126,9 @@ class Launches(ExitStack):
         with Client(self.address) as client:
             return {
                 trial.id.launch_id: Stored(
-                    trial, {each.epoch: each.energy_joules for each in client.list_measurements(trial.id)}
+                    trial, {each.epoch: each.energy_joules for each in client.measurements(trial.id)}
                 )
-                for trial in client.list_trials(self.job_id)
+                for trial in client.trials(self.job_id)
             }
 
 

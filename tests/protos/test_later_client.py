@@ -37,7 +37,7 @@ def test_trainer(server: LiveServer) -> None:
     done = run(PYTHON, behaviour, server.address)
     assert list(faults(done, behaviour)) == [], done.output
     with Client(server.address) as client:
-        trials = list(client.list_trials("pretend-nightly"))
+        trials = list(client.trials("pretend-nightly"))
     assert trials
     assert trials[-1].end_reason == v1.END_REASON_TARGET_REACHED
 

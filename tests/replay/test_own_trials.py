@@ -146,7 +146,7 @@ def test_a_job_on_a_server_is_its_own_workload(grpc_server: LiveServer) -> None:
     with Client(grpc_server.address) as client:
         _trained(client, made, "replay-own")
         read = own_trials.from_server(client, "replay-own")
-        counted = len(list(client.list_trials("replay-own")))
+        counted = len(list(client.trials("replay-own")))
     assert (read.sizes, read.default_batch_size, read.max_epochs) == ([8, 16, 32], 8, 10)
     assert sum(len(each.runs) for each in read.batch_sizes) == counted
     assert {run.target_epoch for run in read.of(16).runs} == {2}
@@ -159,10 +159,10 @@ def test_the_jobs_server_is_only_read(grpc_server: LiveServer, capsys: pytest.Ca
     """The replay of a job runs in process: the server has no new job afterwards."""
     with Client(grpc_server.address) as client:
         _trained(client, workload(3, 2), "replay-read")
-        before = {each.job.spec.job_id for each in client.list_jobs()}
+        before = {each.job.spec.job_id for each in client.jobs()}
         words = ("--job", "replay-read", "--server", grpc_server.address, "--seeds", "1", "--json", "-")
         assert main(("replay", *words)) == 0
-        assert {each.job.spec.job_id for each in client.list_jobs()} == before
+        assert {each.job.spec.job_id for each in client.jobs()} == before
     assert json.loads(capsys.readouterr().out)[0]["workload"] == "replay-read"
 
 
@@ -204,9 +204,9 @@ def test_the_usual_server_has_the_job(
         monkeypatch.setenv("WATTWISE_SERVER", grpc_server.address)
         assert main(("replay", "--job", "replay-usual", "--seeds", "1", "--json", "-")) == 0
         assert json.loads(capsys.readouterr().out)[0]["workload"] == "replay-usual"
-        before = {each.job.spec.job_id for each in client.list_jobs()}
+        before = {each.job.spec.job_id for each in client.jobs()}
         assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "gts")) == 0
-        assert {each.job.spec.job_id for each in client.list_jobs()} == before
+        assert {each.job.spec.job_id for each in client.jobs()} == before
     monkeypatch.setenv("WATTWISE_SERVER", "127.0.0.1:1")
     assert main(("replay", "--job", "replay-usual")) == 1
     assert "server at 127.0.0.1:1" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.Capt
     assert main(("replay", *words, "--policy", reader, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
-        prior, job = [each for each in client.list_jobs() if "two-humps" in each.job.spec.job_id]
+        prior, job = [each for each in client.jobs() if "two-humps" in each.job.spec.job_id]
     assert list(job.job.spec.policy.knowledge_gradient.prior_job_ids) == [prior.job.spec.job_id]
     assert not prior.job.spec.policy.knowledge_gradient.prior_job_ids
     assert prior.job.num_trials >= 100
@@ -70,7 +70,7 @@ def test_a_policy_that_takes_no_priors_starts_without(
     assert main(("replay", "--synthetic", "drift", "--prior", "mirrored", *_ONE, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
-        (job,) = [each for each in client.list_jobs() if "drift" in each.job.spec.job_id]
+        (job,) = [each for each in client.jobs() if "drift" in each.job.spec.job_id]
     assert not job.job.spec.policy.knowledge_gradient.prior_job_ids
 
 

@@ -68,9 +68,9 @@ def test_send(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.start()
     assert status("send", "--job", "test-a") == 0
     with Client(server.address) as client:
-        assert [row.job.spec.job_id for row in client.list_jobs()] == ["test-a"]
+        assert [row.job.spec.job_id for row in client.jobs()] == ["test-a"]
         assert status("send") == 0
-        assert [trial.end_reason for trial in client.list_trials("test-b")] == [v1.END_REASON_ERROR]
+        assert [trial.end_reason for trial in client.trials("test-b")] == [v1.END_REASON_ERROR]
     assert status("send") == 0
     assert capsys.readouterr().out.splitlines() == [
         "Delivered: 1; refused: 0; left: 0.",
@@ -100,7 +100,7 @@ def test_send_tries_refused_trials_again(server: LiveServer, capsys: pytest.Capt
         assert status("send") == 1
         client.delete_job("test-a")
         assert status("send") == 0
-        assert [trial.batch_size for trial in client.list_trials("test-a")] == [32]
+        assert [trial.batch_size for trial in client.trials("test-a")] == [32]
     assert capsys.readouterr().out.splitlines() == [
         "Delivered: 0; refused: 1; left: 1.",
         "Delivered: 1; refused: 0; left: 0.",
@@ -121,7 +121,7 @@ def test_send_to_another_address(server: LiveServer, capsys: pytest.CaptureFixtu
     assert "wattwise serve --database sqlite:////runs/a/wattwise.db" in error
     assert status("send", "--to", server.address) == 0
     with Client(server.address) as client:
-        assert [row.job.spec.job_id for row in client.list_jobs()] == ["test-0", "test-1", "test-2"]
+        assert [row.job.spec.job_id for row in client.jobs()] == ["test-0", "test-1", "test-2"]
     assert spool.paths() == []
 
 

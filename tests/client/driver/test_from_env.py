@@ -57,7 +57,7 @@ def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path
         bso.on_evaluate(0.95)
         assert bso.training_finished
     with Client(server.address) as client:
-        (trial,) = client.list_trials(requested.id.job_id)
+        (trial,) = client.trials(requested.id.job_id)
     assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 1)
 
 
@@ -174,7 +174,7 @@ def test_database_that_was_lost_before_the_start(
             bso.on_train_begin()
             bso.on_evaluate(0.1)
             bso.on_evaluate(0.95)
-        (trial,) = client.list_trials(requested.id.job_id)
+        (trial,) = client.trials(requested.id.job_id)
         assert epochs(client, trial.id) == [1, 2]
         # As the driver asks for it.
         again = client.get_next_batch_size(requested.id.job_id, launch_id="the-driver's").trial
@@ -189,7 +189,7 @@ def test_job_that_was_deleted_before_the_start(requested: v1.Trial, server: Live
         client.delete_job(requested.id.job_id)
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
 
 
 def test_job_that_was_registered_again_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
@@ -200,12 +200,12 @@ def test_job_that_was_registered_again_before_the_start(requested: v1.Trial, ser
         client.register_job(job_spec(job_id=job_id))
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
-        assert list(client.list_trials(job_id)) == []
+        assert list(client.trials(job_id)) == []
         other = client.get_next_batch_size(job_id, launch_id="another").trial
         assert other.id.trial_number == requested.id.trial_number
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
-        assert [trial.status for trial in client.list_trials(job_id)] == [v1.TRIAL_STATUS_RUNNING]
+        assert [trial.status for trial in client.trials(job_id)] == [v1.TRIAL_STATUS_RUNNING]
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
@@ -224,7 +224,7 @@ def test_deleted_launch_that_is_not_live(
         client.register_job(job_spec(job_id=job_id))
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrialDeletedError):
             bso.get_batch_size()
-        assert list(client.list_trials(job_id)) == []
+        assert list(client.trials(job_id)) == []
 
 
 def test_trial_that_was_preempted_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
@@ -340,7 +340,7 @@ def test_server_of_another_version(
             bso.on_evaluate(0.95)
             assert bso.target_reached
     with Client(server.address) as client:
-        (trial,) = client.list_trials(requested.id.job_id)
+        (trial,) = client.trials(requested.id.job_id)
         assert (trial.end_reason, epochs(client, trial.id)) == (v1.END_REASON_TARGET_REACHED, [1])
 
 
@@ -379,5 +379,5 @@ def test_attempts_are_one_trial(requested: v1.Trial, server: LiveServer) -> None
         train(bso)
     assert caught.value.decision == bso.decision
     with Client(server.address) as client:
-        (trial,) = client.list_trials(requested.id.job_id)
+        (trial,) = client.trials(requested.id.job_id)
     assert trial.end_reason == v1.END_REASON_MAX_EPOCHS

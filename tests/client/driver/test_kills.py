@@ -24,7 +24,7 @@ pytestmark = pytest.mark.thorough
 def statuses(address: str) -> list[v1.EndReason.ValueType]:
     """The end reasons of a run's trials."""
     with Client(address) as client:
-        return [trial.end_reason for trial in client.list_trials(JOB_ID)]
+        return [trial.end_reason for trial in client.trials(JOB_ID)]
 
 
 def hang_once(folder: Path) -> list[str]:
@@ -216,7 +216,7 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer, command: str)
     done = ended(driver)
     assert done.returncode == 0, done.stderr
     with Client(server.address) as client:
-        (trial,) = client.list_trials(JOB_ID)
+        (trial,) = client.trials(JOB_ID)
     assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     (line,) = runs.history()
     assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)
@@ -247,7 +247,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
     with Client(server.address) as client:
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert client.get_trial(other.id).trial.newest.epoch == 0
-        _, own = client.list_trials(JOB_ID)
+        _, own = client.trials(JOB_ID)
     assert (own.origin, own.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     (line,) = runs.history()
     assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)

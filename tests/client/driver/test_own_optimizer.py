@@ -51,7 +51,7 @@ def spec(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def only_trial(server: LiveServer, job_id: str) -> v1.Trial:
     """The job's trial, which is the only one."""
     with Client(server.address) as client:
-        (trial,) = client.list_trials(job_id)
+        (trial,) = client.trials(job_id)
     return trial
 
 
@@ -113,7 +113,7 @@ def test_other_job(spec: JobSpec, server: LiveServer) -> None:
     with pytest.raises(TrainerSetupError, match=f"{spec.job_id!r}.*'test-other'"):
         BatchSizeOptimizer(server.address, replace(spec, job_id="test-other"), monitor=StepMonitor())
     with Client(server.address) as client:
-        assert [row.job.spec.job_id for row in client.list_jobs()] == [spec.job_id]
+        assert [row.job.spec.job_id for row in client.jobs()] == [spec.job_id]
 
 
 @pytest.mark.usefixtures("spec")
@@ -141,7 +141,7 @@ def test_one_script(runs: Runs, server: LiveServer) -> None:
         (line,) = runs.history(job_id)
         assert (line["end_reason"], line["epochs"], line["measured_by"]) == ("target reached", 2, "command")
     with Client(server.address) as client:
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
     without = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert without.stdout == "batch size 16 True\n"
     assert only_trial(server, JOB_ID).end_reason == v1.END_REASON_TARGET_REACHED
@@ -158,4 +158,4 @@ def test_script_of_another_job(runs: Runs, server: LiveServer, changes: dict[str
     assert named in done.stderr
     assert only_trial(server, JOB_ID).end_reason == v1.END_REASON_ERROR
     with Client(server.address) as client:
-        assert [row.job.spec.job_id for row in client.list_jobs()] == [JOB_ID]
+        assert [row.job.spec.job_id for row in client.jobs()] == [JOB_ID]

@@ -32,7 +32,7 @@ def job_of(runs: Runs, *steps: str, train: dict[str, Any] = PATTERN, **changes: 
 def trials(server: LiveServer) -> list[v1.Trial]:
     """The run's trials on the server."""
     with Client(server.address) as client:
-        return list(client.list_trials(JOB_ID))
+        return list(client.trials(JOB_ID))
 
 
 def waits(runs: Runs, name: str = "waits") -> Any:
@@ -59,7 +59,7 @@ def test_metrics_are_reported_as_they_are_printed(runs: Runs, server: LiveServer
     (trial,) = trials(server)
     assert (trial.end_reason, trial.newest.epoch, trial.newest.metric) == (v1.END_REASON_TARGET_REACHED, 2, 0.95)
     with Client(server.address) as client:
-        first, second = client.list_measurements(trial.id)
+        first, second = client.measurements(trial.id)
     assert 0.3 <= first.time_seconds <= second.time_seconds - 0.3
     assert second.energy_joules == pytest.approx(100 * second.time_seconds)
     (line,) = runs.history()

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 def trials(server: LiveServer, job_id: str = JOB_ID) -> list[v1.Trial]:
     """The run's trials on the server."""
     with Client(server.address) as client:
-        return list(client.list_trials(job_id))
+        return list(client.trials(job_id))
 
 
 def test_job_recurs_with_its_own_server(runs: Runs) -> None:

@@ -34,7 +34,7 @@ def test_killed_at_any_moment(runs: Runs, server: LiveServer, command: list[str]
     for driver in started:
         assert driver.wait(60) == 0
     with Client(server.address) as client:
-        trials = {trial.id.trial_number: trial for trial in client.list_trials(JOB_ID)}
+        trials = {trial.id.trial_number: trial for trial in client.trials(JOB_ID)}
     history = runs.history()
     assert sorted(line["trial"] for line in history) == sorted(trials)
     assert {trial.status for trial in trials.values()} <= {v1.TRIAL_STATUS_DECIDED, *UNDECIDED}

@@ -35,7 +35,7 @@ def test_two_drivers_on_two_machines(runs: Runs, server: LiveServer) -> None:
     drivers = [runs.start(file) for file in files]
     wait_until(lambda: len(list(runs.folder.glob(f"*/{JOB_ID}/trial-*/output.log"))) == 2)
     with Client(server.address) as client:
-        kinds = [trial.pruning_gts.role for trial in client.list_trials(JOB_ID)]
+        kinds = [trial.pruning_gts.role for trial in client.trials(JOB_ID)]
     assert kinds == [v1.PRUNING_GTS_ROLE_EXPLORATION, v1.PRUNING_GTS_ROLE_CONCURRENT]
     flag.touch()
     assert [ended(driver).returncode for driver in drivers] == [0, 0]

@@ -100,7 +100,7 @@ class TrainerConformance:
         job = job_spec(max_epochs=2, policy="knowledge_gradient")
         bso = BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor())
         assert fit_attempts(bso, fit) is scripts[2]
-        found = sorted(client.list_trials(str(job.job_id)), key=lambda trial: trial.id.trial_number)
+        found = sorted(client.trials(str(job.job_id)), key=lambda trial: trial.id.trial_number)
         assert [trial.end_reason for trial in found] == [
             v1.END_REASON_MAX_EPOCHS,
             v1.END_REASON_OUT_OF_MEMORY,
@@ -118,7 +118,7 @@ class TrainerConformance:
         bso = BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor())
         with pytest.raises(TrainFailError, match="2 attempts"):
             fit_attempts(bso, fit, max_tries=2)
-        assert len(list(client.list_trials(str(job.job_id)))) == 2
+        assert len(list(client.trials(str(job.job_id)))) == 2
 
     @pytest.mark.parametrize(
         ("error", "reason"),
@@ -175,7 +175,7 @@ class TrainerConformance:
             finally:
                 process.kill()
         assert exit_status == status, errors
-        (trial,) = client.list_trials(job_id)
+        (trial,) = client.trials(job_id)
         assert (trial.status in UNDECIDED, trial.end_reason) == (True, reason)
 
     def test_server_stops_in_the_middle_of_an_epoch(self, bso: BatchSizeOptimizer, client: Client) -> None:

@@ -55,7 +55,7 @@ class Launch:
     def trials(self) -> list[v1.Trial]:
         """The trials of the job, by number."""
         with Client(self.server.address) as client:
-            found = client.list_trials(self.bso.trial.job_id)
+            found = client.trials(self.bso.trial.job_id)
             return sorted(found, key=lambda trial: trial.id.trial_number)
 
     @property
@@ -215,7 +215,7 @@ def test_killed_and_resumed(grpc_server: LiveServer, folder: Path, ranks: int, r
     with processes("killed", arguments, ranks_after) as running:
         assert last_lines(running) == [str([16 // ranks_after] * 8)] * ranks_after
     with Client(grpc_server.address) as client:
-        (trial,) = client.list_trials(job_id)
+        (trial,) = client.trials(job_id)
         assert (trial.converged, trial.newest.epoch) == (True, 3)
 
 
@@ -235,7 +235,7 @@ def test_accelerate_launch(grpc_server: LiveServer) -> None:
     done = subprocess.run(command, check=False, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.count(str([8] * 4 * 3))) == (0, 2), done.stderr
     with Client(grpc_server.address) as client:
-        (trial,) = client.list_trials("test-ranks-with_accelerate")
+        (trial,) = client.trials("test-ranks-with_accelerate")
         assert (trial.converged, trial.newest.epoch) == (True, 3)
 
 

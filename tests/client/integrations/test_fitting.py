@@ -28,7 +28,7 @@ def launched(address: str) -> BatchSizeOptimizer:
 def end_reasons(address: str, bso: BatchSizeOptimizer) -> list[v1.EndReason.ValueType]:
     """Why the job's trials ended, by number."""
     with Client(address) as client:
-        return [trial.end_reason for trial in client.list_trials(bso.trial.job_id)]
+        return [trial.end_reason for trial in client.trials(bso.trial.job_id)]
 
 
 @pytest.mark.usefixtures("caplog")

@@ -113,7 +113,7 @@ class TestHuggingFace(TrainerConformance):
     def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
         """Two processes train together with half of the batch size each, and stop in the same epoch."""
         assert two_ranks(self.name, grpc_server.address) == [str([8] * 12)] * 2
-        (trial,) = client.list_trials(f"test-ranks-{self.name}")
+        (trial,) = client.trials(f"test-ranks-{self.name}")
         assert (trial.converged, trial.newest.epoch) == (True, 3)
 
     def test_ranks_that_do_not_know_of_each_other(
@@ -124,7 +124,7 @@ class TestHuggingFace(TrainerConformance):
         spec = job_spec()
         with pytest.raises(TrainerSetupError, match=r"torch.distributed.init_process_group\(\)"):
             WattwiseCallback(BatchSizeOptimizer(grpc_server.address, spec, monitor=StepMonitor()), "eval_accuracy")
-        assert spec.job_id not in [row.job.spec.job_id for row in client.list_jobs()]
+        assert spec.job_id not in [row.job.spec.job_id for row in client.jobs()]
 
 
 @pytest.mark.parametrize("kind", SPECIAL)

@@ -289,7 +289,7 @@ def test_checkpoint_continues_its_trial(grpc_server: LiveServer, tmp_path: Path,
     assert launch.bso.trial.number == first.bso.trial.number
     assert launch.end == ("TARGET_REACHED", 4)
     with Client(grpc_server.address) as client:
-        ends = [trial.end_reason for trial in client.list_trials(job["job_id"]) if trial.newest.epoch == 0]
+        ends = [trial.end_reason for trial in client.trials(job["job_id"]) if trial.newest.epoch == 0]
     assert ends == [] if early else [v1.END_REASON_PREEMPTED]
 
 
@@ -395,5 +395,5 @@ def test_killed_and_resumed(grpc_server: LiveServer, tmp_path: Path, ranks: int)
     with processes("killed", arguments, ranks) as running:
         assert last_lines(running) == [str([16 // ranks] * 8)] * ranks
     with Client(grpc_server.address) as client:
-        (trial,) = client.list_trials(job_id)
+        (trial,) = client.trials(job_id)
         assert (trial.converged, trial.newest.epoch) == (True, 3)

@@ -496,7 +496,7 @@ def test_killed_training_continues_its_trial(grpc_server: LiveServer, tmp_path: 
             ended = [process.communicate(timeout=100) for process in running]
         assert [process.returncode for process in running] == [0] * ranks, ended
     with Client(grpc_server.address) as client:
-        (trial,) = client.list_trials(keras_resume.job_id(name, ranks))
+        (trial,) = client.trials(keras_resume.job_id(name, ranks))
     situation = SITUATIONS[name]
     assert (trial.converged, trial.newest.epoch) == (True, situation.epochs)
     assert trial.newest.energy_joules == pytest.approx(situation.energy)

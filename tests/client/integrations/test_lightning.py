@@ -129,7 +129,7 @@ class TestLightning(TrainerConformance):
     def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
         """Two processes train together with half of the batch size each, and stop in the same epoch."""
         assert two_ranks(self.name, grpc_server.address) == [str([8] * 12)] * 2
-        (trial,) = client.list_trials(f"test-ranks-{self.name}")
+        (trial,) = client.trials(f"test-ranks-{self.name}")
         assert (trial.converged, trial.newest.epoch) == (True, 3)
         # The mean of the ranks, as the training logs it.
         assert trial.newest.metric == pytest.approx(0.94)
@@ -143,10 +143,10 @@ class TestLightning(TrainerConformance):
             assert [read_line(process) for process in running] == ["in a step"] * ranks
         with processes("killed", arguments, ranks) as running:
             assert last_lines(running) == [str([16 // ranks] * 8)] * ranks
-        (trial,) = client.list_trials(job_id)
+        (trial,) = client.trials(job_id)
         assert (trial.converged, trial.newest.epoch) == (True, 3)
         # A second of the process that was killed, and the first of the resumed one.
-        assert list(client.list_measurements(trial.id))[1].time_seconds >= 2
+        assert list(client.measurements(trial.id))[1].time_seconds >= 2
 
 
 @pytest.mark.parametrize("kind", SPECIAL)

@@ -632,7 +632,7 @@ def test_resume(start: Start, preempted: Preempted, case: Resume, given: bool) -
     assert again.bso.trial.number == trial.number
     assert (again.end(), len(again.script.sizes)) == (("TARGET_REACHED", case.epochs), case.steps)
     with Client(again.server.address) as client:
-        measured = list(client.list_measurements(trial))
+        measured = list(client.measurements(trial))
     assert [each.time_seconds >= each.epoch for each in measured] == [True] * case.epochs
 
 

@@ -27,7 +27,7 @@ STEPS = {"with_huggingface": 4, "with_lightning": 4, "with_accelerate": 4, "with
 def trials(server: LiveServer, job_id: str) -> list[v1.Trial]:
     """The trials of a job, by number."""
     with Client(server.address) as client:
-        return sorted(client.list_trials(job_id), key=lambda trial: trial.id.trial_number)
+        return sorted(client.trials(job_id), key=lambda trial: trial.id.trial_number)
 
 
 @pytest.mark.parametrize("how", ["program", "callback", "late"])

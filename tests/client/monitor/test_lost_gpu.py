@@ -34,7 +34,7 @@ def test_training_continues_after_a_gpu_is_lost(grpc_addr: str, machine: Machine
     machine.show(StubGpu(), OTHER)
     trial = run(case_training, machine, grpc_addr)
     with Client(grpc_addr) as client:
-        first, second, third = client.list_measurements(v1.TrialId.FromString(trial))
+        first, second, third = client.measurements(v1.TrialId.FromString(trial))
     watts = 20 / first.time_seconds
     assert first.energy_joules == 20
     for later in (second, third):

@@ -47,7 +47,7 @@ def test_zeus_monitor(grpc_addr: str, machine: Machine, run: Runner) -> None:
     show(machine, 0)
     trial, waited = run(case_training, machine, grpc_addr, "test-zeus")
     with Client(grpc_addr) as client:
-        first, second = client.list_measurements(v1.TrialId.FromString(trial))
+        first, second = client.measurements(v1.TrialId.FromString(trial))
         gpu = client.get_job("test-zeus").job.spec.gpus[0]
     assert (first.energy_joules, second.energy_joules) == (14.0, 54.0)
     assert 0 < first.time_seconds < second.time_seconds < 60

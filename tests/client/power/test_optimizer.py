@@ -196,7 +196,7 @@ def case_observed_epochs(machine: Machine, address: str) -> list[v1.Measurement]
     training.steps(10)
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
-        return list(client.list_measurements(training.bso.trial))
+        return list(client.measurements(training.bso.trial))
 
 
 def case_reported_limits(machine: Machine, address: str) -> list[float | None]:

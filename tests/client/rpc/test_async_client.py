@@ -25,7 +25,7 @@ async def test_calls_and_lists(grpc_addr: str) -> None:
         trials = await asyncio.gather(*(client.get_next_batch_size(job_id) for _ in range(5)))
         numbers = {answer.trial.id.trial_number for answer in trials}
         assert numbers == {1, 2, 3, 4, 5}
-        listed = client.list_trials(job_id, page_size=2)
+        listed = client.trials(job_id, page_size=2)
         assert [trial.id.trial_number async for trial in listed] == sorted(numbers)
         answer = await client.send(v1.ListTrialsRequest(job_id=job_id, page_size=2, with_total_size=True))
         assert (len(answer.trials), answer.total_size) == (2, 5)
@@ -95,7 +95,7 @@ def test_methods_have_their_signatures_and_documentation() -> None:
     """Both clients have the same methods, as functions with their docstrings."""
     names = {name for name in dir(Client) if not name.startswith("_")} - {"mode", "stream_results", "patience"}
     assert names - set(dir(AsyncClient)) == set()
-    assert {"get_job", "list_trials", "watch_job"} <= names
+    assert {"get_job", "trials", "watch_job"} <= names
     for name in names - {"close"}:
         blocking, awaited = getattr(Client, name), getattr(AsyncClient, name)
         assert inspect.signature(blocking) == inspect.signature(awaited)

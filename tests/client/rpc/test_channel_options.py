@@ -133,7 +133,7 @@ def test_no_proxy_for_this_machine(tmp_path: Path, proxied: socket.socket, host:
         address = f"{host}:{server.start(*certificate).rpartition(':')[2]}"
         credentials = authority.believing() if tls else Credentials()
         with Client(address, timeout=10, credentials=credentials) as client:
-            assert list(client.list_jobs()) == []
+            assert list(client.jobs()) == []
         options = ("--server-tls-ca", str(authority.file)) if tls else ()
         with WebPage(address, tmp_path / "web.log", *options) as page, page.client() as browser:
             assert browser.get("/").status_code == 200

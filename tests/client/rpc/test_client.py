@@ -58,7 +58,7 @@ def test_trial_from_dispatch_to_end(grpc_addr: str) -> None:
         assert client.report_result(result).cost == 10
         assert not client.heartbeat(trial.id).stop_train
         assert client.end_trial(trial.id, v1.END_REASON_ERROR).status == v1.TRIAL_STATUS_FAILED
-        assert [m.metric for m in client.list_measurements(trial.id)] == [0.1]
+        assert [m.metric for m in client.measurements(trial.id)] == [0.1]
 
 
 def test_errors_of_the_server(grpc_addr: str) -> None:
@@ -105,12 +105,12 @@ def test_lists_go_through_all_pages(grpc_addr: str) -> None:
         ids = [
             client.register_job(job_spec(job_id_prefix="pages", job_id=f"pages-{n}")).job.spec.job_id for n in "12345"
         ]
-        assert [row.job.spec.job_id for row in client.list_jobs(job_id_prefix="pages-", page_size=2)] == ids
+        assert [row.job.spec.job_id for row in client.jobs(job_id_prefix="pages-", page_size=2)] == ids
         for _ in range(5):
             client.get_next_batch_size(ids[0])
-        assert [trial.id.trial_number for trial in client.list_trials(ids[0], page_size=2)] == [1, 2, 3, 4, 5]
-        assert not list(client.list_trials(ids[0], statuses=[v1.TRIAL_STATUS_FAILED]))
-        assert not list(client.list_trials(ids[0], batch_size=8))
+        assert [trial.id.trial_number for trial in client.trials(ids[0], page_size=2)] == [1, 2, 3, 4, 5]
+        assert not list(client.trials(ids[0], statuses=[v1.TRIAL_STATUS_FAILED]))
+        assert not list(client.trials(ids[0], batch_size=8))
 
 
 def test_deleting_a_job_by_its_registration(grpc_addr: str) -> None:

@@ -251,17 +251,17 @@ def test_token_file_is_followed(guarded: Guarded, tmp_path: Path) -> None:
     credentials = replace(guarded.credentials(""), token=None, token_file=file)
     with Client(guarded.address, credentials=credentials) as client:
         with pytest.raises(PermissionDeniedError):
-            list(client.list_jobs())
+            list(client.jobs())
         (tmp_path / "next").write_text(guarded.operator)
         (tmp_path / "next").replace(file)
-        list(client.list_jobs())
+        list(client.jobs())
         file.unlink()
-        list(client.list_jobs())
+        list(client.jobs())
     with (
         Client(guarded.address, credentials=credentials) as client,
         pytest.raises(CredentialsError, match="No such file"),
     ):
-        list(client.list_jobs())
+        list(client.jobs())
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:50051", "wattwise.example:50051", "[2001:db8::1]:50051"])
@@ -433,10 +433,10 @@ def test_token_file_that_becomes_a_pipe(guarded: Guarded, tmp_path: Path) -> Non
     file.write_text(f"\ufeff{guarded.operator}\r\n")
     credentials = replace(guarded.credentials(""), token=None, token_file=file)
     with Client(guarded.address, credentials=credentials) as client:
-        list(client.list_jobs())
+        list(client.jobs())
         file.unlink()
         os.mkfifo(file)
-        list(client.list_jobs())
+        list(client.jobs())
 
 
 @pytest.mark.parametrize("name", Credentials.__dataclass_fields__)

@@ -398,7 +398,7 @@ def test_list_of_ipv6_addresses(tmp_path: Path) -> None:
         live.address = f"[::1]:{port}"
         live.start()
         with Client(f"ipv6:[::1]:1,[::1]:{port}") as client:
-            assert list(client.list_jobs()) == []
+            assert list(client.jobs()) == []
 
 
 def test_each_certificate_is_for_the_name_in_the_list(
@@ -416,15 +416,15 @@ def test_each_certificate_is_for_the_name_in_the_list(
     for first, second in (right, right[::-1]):
         address = prefer(first, second)
         with Client(address, credentials=authority.believing()) as client:
-            assert list(client.list_jobs()) == []
+            assert list(client.jobs()) == []
             assert connection_of(client).link().server == first
     assert _warnings(caplog) == []
     with Client(prefer(wrong[0], right[1]), credentials=authority.believing()) as client:
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
     (warning,) = _warnings(caplog)
     assert f"at {wrong[0]} is not trusted" in warning
     with Client(",".join(wrong), credentials=authority.believing()) as client, pytest.raises(UntrustedServerError):
-        list(client.list_jobs())
+        list(client.jobs())
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP])
@@ -446,11 +446,11 @@ def test_name_with_several_addresses(
         name_server(list(both)) as names,
         Client(f"dns://{names}/{NAME}:{port}", timeout=60, credentials=trusting) as client,
     ):
-        (job,) = client.list_jobs()
+        (job,) = client.jobs()
         host = job.job.spec.job_id.removeprefix("test-")
         os.kill(both[host].process.pid, death)
         for _ in range(3):
-            (job,) = client.list_jobs()
+            (job,) = client.jobs()
             assert job.job.spec.job_id != f"test-{host}"
         if death is signal.SIGSTOP:
             os.kill(both[host].process.pid, signal.SIGCONT)

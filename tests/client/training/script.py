@@ -95,7 +95,7 @@ def reason_of(value: v1.EndReason.ValueType) -> EndReason:
 
 def epochs(client: Client, trial: TrialName) -> list[int]:
     """The epochs that a trial has reported."""
-    return [measurement.epoch for measurement in client.list_measurements(trial)]
+    return [measurement.epoch for measurement in client.measurements(trial)]
 
 
 def launch(server: LiveServer, end: str) -> subprocess.Popen[str]:
@@ -135,7 +135,7 @@ _ANNOUNCEMENT = re.compile("wattwise: trial [0-9]+ of job '[^']*'( has batch siz
 def the_trial(server: LiveServer) -> v1.Trial:
     """The only trial of the training process."""
     with Client(server.address) as client:
-        (trial,) = client.list_trials(JOB_ID)
+        (trial,) = client.trials(JOB_ID)
     return trial
 
 

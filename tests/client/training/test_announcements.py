@@ -52,7 +52,7 @@ def test_launch_prints_its_choice_and_its_decision(server: LiveServer) -> None:
     """A program that configures no logging shows a line with the batch size and one with the decision."""
     choice, decision = written(server.address)
     with Client(server.address) as client:
-        (trial,) = client.list_trials("test-announced")
+        (trial,) = client.trials("test-announced")
     assert "batch size 16" in choice
     assert "0.95" in decision
     assert trial.end_reason == v1.END_REASON_TARGET_REACHED

@@ -36,7 +36,7 @@ def launched(address: str, **given: Any) -> BatchSizeOptimizer:
 def trials(address: str, bso: BatchSizeOptimizer) -> list[v1.Trial]:
     """The trials of the job, by number."""
     with Client(address) as client:
-        return sorted(client.list_trials(bso.trial.job_id), key=lambda trial: trial.id.trial_number)
+        return sorted(client.trials(bso.trial.job_id), key=lambda trial: trial.id.trial_number)
 
 
 def train(attempt: Attempt, metric: float) -> list[int]:
@@ -448,7 +448,7 @@ def test_job_that_was_deleted(grpc_addr: str, max_tries: int) -> None:
         deleted_meanwhile()
     assert "launch the job again" not in str(caught.value)
     with Client(grpc_addr) as client:
-        assert bso.trial.job_id not in {row.job.spec.job_id for row in client.list_jobs()}
+        assert bso.trial.job_id not in {row.job.spec.job_id for row in client.jobs()}
 
 
 def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:
@@ -491,7 +491,7 @@ def test_job_that_was_deleted_after_an_attempt(server: LiveServer, how: str) -> 
     with pytest.raises(TrainFailError, match=r"no longer on the server$"):
         deleted_meanwhile()
     with Client(server.address) as client:
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
 
 
 def test_job_that_was_deleted_before_a_fallback(server: LiveServer) -> None:
@@ -516,7 +516,7 @@ def test_job_that_was_deleted_before_a_fallback(server: LiveServer) -> None:
         deleted_meanwhile()
     assert fallbacks == [False, True]
     with Client(server.address) as client:
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
 
 
 def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
@@ -532,7 +532,7 @@ def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
         reached.append(attempt.target_reached)
     assert reached == [False, True]
     with Client(server.address) as client:
-        assert [trial.converged for trial in client.list_trials(bso.trial.job_id)] == [True]
+        assert [trial.converged for trial in client.trials(bso.trial.job_id)] == [True]
 
 
 def test_server_that_is_away_after_a_miss(server: LiveServer) -> None:
@@ -584,7 +584,7 @@ def test_process_that_is_terminated_in_a_later_attempt(server: LiveServer, start
     process.terminate()
     assert ended(process)[0] == -signal.SIGTERM
     with Client(server.address) as client:
-        found = {trial.id.trial_number: trial.end_reason for trial in client.list_trials(JOB_ID)}
+        found = {trial.id.trial_number: trial.end_reason for trial in client.trials(JOB_ID)}
     assert found == {1: v1.END_REASON_STOPPED_EARLY, 2: v1.END_REASON_PREEMPTED}
 
 

@@ -144,7 +144,7 @@ def on_all_ranks(what: Callable[[Place, str], list[Any]], address: str) -> list[
 def all_trials(server: LiveServer) -> list[v1.Trial]:
     """The trials of the ranks, by number."""
     with Client(server.address) as client:
-        return sorted(client.list_trials(JOB_ID), key=lambda trial: trial.id.trial_number)
+        return sorted(client.trials(JOB_ID), key=lambda trial: trial.id.trial_number)
 
 
 def test_ranks_train_every_attempt_together(server: LiveServer) -> None:

@@ -51,7 +51,7 @@ def test_three_calls_in_a_loop(grpc_addr: str) -> None:
     assert (bso.decision.converged, bso.decision.cost) == (True, 5 * JOULES)
     with Client(grpc_addr) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
     assert [(m.epoch, m.time_seconds, m.energy_joules) for m in measured] == [
         (epoch, epoch, epoch * JOULES) for epoch in range(1, 6)
@@ -128,7 +128,7 @@ def test_infinite_metric_has_not_converged(grpc_addr: str) -> None:
         for metric in (math.inf, -math.inf, math.nan):
             bso.on_evaluate(metric)
         with Client(grpc_addr) as client:
-            measured = list(client.list_measurements(bso.trial))
+            measured = list(client.measurements(bso.trial))
     assert [math.isnan(m.metric) for m in measured] == [True] * 3
 
 
@@ -345,7 +345,7 @@ def test_new_optimizer_of_the_job_ends_the_older_trial(grpc_addr: str, caplog: p
     for _ in newer.epochs():
         newer.on_evaluate(0.95)
     with Client(grpc_addr) as client:
-        reasons = {trial.id.trial_number: trial.end_reason for trial in client.list_trials(str(job.job_id))}
+        reasons = {trial.id.trial_number: trial.end_reason for trial in client.trials(str(job.job_id))}
     assert reasons == {1: v1.END_REASON_PREEMPTED, 2: v1.END_REASON_TARGET_REACHED}
     warnings = [record.args for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [(1, job.job_id)]

@@ -50,7 +50,7 @@ def run_ranks(address: str, *options: str, ranks: int = 2) -> list[list[str]]:
 def the_trial(server: LiveServer) -> v1.Trial:
     """The only trial of the ranks."""
     with Client(server.address) as client:
-        (trial,) = client.list_trials("ranks")
+        (trial,) = client.trials("ranks")
     return trial
 
 

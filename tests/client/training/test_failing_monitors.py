@@ -30,7 +30,7 @@ def training(address: str, monitor: Monitor) -> Iterator[BatchSizeOptimizer]:
 def measurements(address: str, bso: BatchSizeOptimizer) -> Sequence[v1.Measurement]:
     """The measurements that the server has."""
     with Client(address) as client:
-        return list(client.list_measurements(bso.trial))
+        return list(client.measurements(bso.trial))
 
 
 def test_counter_that_disappears_and_returns(grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -113,7 +113,7 @@ def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:
         # Only that of the launch which runs is left.
         assert [each.trial_number for each in spooled()] == [2]
     with Client(stopped.address) as client:
-        first, _ = client.list_trials("test-night")
+        first, _ = client.trials("test-night")
         assert epochs(client, first.id) == [1, 2]
     assert (first.origin, first.batch_size) == (v1.TRIAL_ORIGIN_IMPORTED, 8)
     assert (first.end_reason, first.converged) == (v1.END_REASON_TARGET_REACHED, True)
@@ -133,7 +133,7 @@ def test_server_that_returns_during_the_training(stopped: LiveServer) -> None:
     bso.on_evaluate(0.95)
     wait_until(lambda: spooled() == [])
     with Client(stopped.address) as client:
-        (trial,) = client.list_trials(bso.trial.job_id)
+        (trial,) = client.trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1, 2]
     bso.close()
 
@@ -153,7 +153,7 @@ def test_end_of_an_undecided_fallback(server: LiveServer, end: Any, expected: v1
     server.start()
     end(bso)
     with Client(server.address) as client:
-        (trial,) = client.list_trials(bso.trial.job_id)
+        (trial,) = client.trials(bso.trial.job_id)
     assert (trial.end_reason, trial.newest.epoch) == (expected, 1)
     assert spooled() == []
 
@@ -167,7 +167,7 @@ def test_last_epoch_ends_a_fallback(stopped: LiveServer) -> None:
     stopped.start()
     trained(optimizer(stopped.address, timeout=None, job_id=bso.trial.job_id, max_epochs=2)).close()
     with Client(stopped.address) as client:
-        assert next(iter(client.list_trials(bso.trial.job_id))).end_reason == v1.END_REASON_MAX_EPOCHS
+        assert next(iter(client.trials(bso.trial.job_id))).end_reason == v1.END_REASON_MAX_EPOCHS
 
 
 def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,7 +185,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
         bso.on_train_begin()
         bso.on_evaluate(0.95)
         bso.close()
-        assert [each.end_reason for each in client.list_trials(spec.job_id)] == [
+        assert [each.end_reason for each in client.trials(spec.job_id)] == [
             v1.END_REASON_OUT_OF_MEMORY,
             v1.END_REASON_TARGET_REACHED,
         ]
@@ -329,7 +329,7 @@ def test_checkpoint_of_a_fallback(server: LiveServer, monkeypatch: pytest.Monkey
     again.on_evaluate(0.95)
     again.close()
     with Client(server.address) as client:
-        (trial,) = client.list_trials(bso.trial.job_id)
+        (trial,) = client.trials(bso.trial.job_id)
         assert epochs(client, trial.id) == ([1, 2, 3] if spooling else [3])
     assert (trial.newest.energy_joules, trial.end_reason) == (3 * JOULES, v1.END_REASON_TARGET_REACHED)
     assert spooled() == []
@@ -363,7 +363,7 @@ def test_checkpoint_of_a_trial_whose_server_is_away(server: LiveServer, caplog: 
     with Client(server.address) as client:
         wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
         again.on_evaluate(0.95)
-        (trial,) = client.list_trials(bso.trial.job_id)
+        (trial,) = client.trials(bso.trial.job_id)
     assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 5)
     assert len(warnings_of(caplog)) == 1
 
@@ -393,7 +393,7 @@ def test_answer_that_does_not_arrive(server: LiveServer) -> None:
         bso.on_evaluate(0.95)
         bso.close()
     with Client(server.address) as client:
-        unanswered, imported = client.list_trials(bso.trial.job_id)
+        unanswered, imported = client.trials(bso.trial.job_id)
     assert (unanswered.batch_size, unanswered.newest.epoch) == (16, 0)
     assert unanswered.end_reason == v1.END_REASON_PREEMPTED
     assert (imported.batch_size, imported.newest.epoch) == (8, 2)
@@ -405,14 +405,14 @@ def test_unanswered_trial_that_was_lost(server: LiveServer) -> None:
     job = {"job_id": "test-unanswered", "trial_lease_seconds": 1.0}
     with Middlebox(server.address, drops="GetNextBatchSize") as box, Client(server.address) as client:
         bso = trained(optimizer(box.address, 8, timeout=5.0, **job), 0.1)
-        wait_until(lambda: next(client.list_trials("test-unanswered")).end_reason == v1.END_REASON_LOST)
+        wait_until(lambda: next(client.trials("test-unanswered")).end_reason == v1.END_REASON_LOST)
         # Nothing gets through at the end, so that the next launch delivers the trial.
         box.stop()
         bso.close()
         (path,) = Spool.from_env().paths()
         delivered = deliver_record(client, TrialRecord.from_lines(path.read_text().splitlines()), 10.0)
         assert delivered is not None
-        unanswered, imported = client.list_trials("test-unanswered")
+        unanswered, imported = client.trials("test-unanswered")
         failed = {
             each.batch_size: each.num_failed for each in client.get_job("test-unanswered").details.batch_size_states
         }

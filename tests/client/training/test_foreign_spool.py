@@ -45,7 +45,7 @@ def spooled(server: LiveServer, launch_id: str) -> Path:
 def delivered(server: LiveServer) -> list[str]:
     """The launch ids of the job's trials."""
     with Client(server.address) as client:
-        return [trial.id.launch_id for trial in client.list_trials(JOB_ID)]
+        return [trial.id.launch_id for trial in client.trials(JOB_ID)]
 
 
 LINES: dict[str, list[Any]] = {

@@ -116,7 +116,7 @@ def test_monitor_that_fails_for_one_window(grpc_addr: str, caplog: pytest.LogCap
     assert bso.decision is not None
     assert bso.decision.message.endswith("the energy is partly an estimate")
     with Client(grpc_addr) as client:
-        job, trials = client.get_job(bso.trial.job.job_id), list(client.list_trials(bso.trial.job.job_id))
+        job, trials = client.get_job(bso.trial.job.job_id), list(client.trials(bso.trial.job.job_id))
     wall = monitor_of("wall-monitor")
     partly = v1.Monitor(kinds=["wall-monitor"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
     assert job.job.monitor == partly

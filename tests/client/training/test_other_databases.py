@@ -64,7 +64,7 @@ def test_number_of_another_launch(server: LiveServer, caplog: pytest.LogCaptureF
     with Client(server.address) as client:
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert epochs(client, other.id) == []
-        _, own = client.list_trials(JOB)
+        _, own = client.trials(JOB)
         assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [1, 2, 3])
     assert spooled() == []
 
@@ -81,7 +81,7 @@ def test_trial_that_ends_before_its_session_meets_the_server(server: LiveServer)
         deliver_files(client, Spool.from_env().paths(), 10.0)
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
         assert epochs(client, other.id) == []
-        assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_ERROR]
+        assert [trial.end_reason for trial in client.trials(JOB)][1:] == [v1.END_REASON_ERROR]
     assert spooled() == []
 
 
@@ -96,7 +96,7 @@ def test_job_that_was_deleted_and_registered_again(server: LiveServer) -> None:
     wait_until(lambda: bso.training_finished)
     bso.close()
     with Client(server.address) as client:
-        assert [trial.status for trial in client.list_trials(JOB)] == [v1.TRIAL_STATUS_RUNNING]
+        assert [trial.status for trial in client.trials(JOB)] == [v1.TRIAL_STATUS_RUNNING]
         assert epochs(client, other.id) == []
     assert bso.decision is not None
     assert "was deleted" in bso.decision.message
@@ -125,7 +125,7 @@ def test_restored_database_that_remembers_a_deletion(server: LiveServer, caplog:
     bso.on_evaluate(0.95)
     bso.close()
     with Client(server.address) as client:
-        (trial,) = client.list_trials(JOB)
+        (trial,) = client.trials(JOB)
         assert (trial.end_reason, epochs(client, trial.id)) == (v1.END_REASON_TARGET_REACHED, [1, 2])
     assert spooled() == []
 
@@ -153,7 +153,7 @@ def test_checkpoint_of_a_lost_trial(server: LiveServer, caplog: pytest.LogCaptur
     assert warning.endswith("delivered at its end")
     assert "pass a fallback" not in warning
     with Client(server.address) as client:
-        (trial,) = client.list_trials(JOB)
+        (trial,) = client.trials(JOB)
         assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 3)
     assert spooled() == []
 
@@ -174,7 +174,7 @@ def test_checkpoint_whose_number_another_launch_has(server: LiveServer) -> None:
     again.close()
     with Client(server.address) as client:
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_RUNNING
-        assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_TARGET_REACHED]
+        assert [trial.end_reason for trial in client.trials(JOB)][1:] == [v1.END_REASON_TARGET_REACHED]
 
 
 @pytest.mark.parametrize("meets", [True, False])
@@ -206,7 +206,7 @@ def test_third_process_of_a_trial_that_had_ended(
         server.start()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).refused == 0
-        ended, own = client.list_trials(JOB)
+        ended, own = client.trials(JOB)
         assert (ended.end_reason, ended.newest.epoch) == (v1.END_REASON_ERROR, 1)
         assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [2, 3, 4, 5])
     assert spooled() == []
@@ -238,7 +238,7 @@ def test_database_that_is_lost_right_after_a_decision(server: LiveServer, empty:
         bso.close()
     assert spooled() == []
     with Client(empty.address) as client:
-        (trial,) = client.list_trials(JOB)
+        (trial,) = client.trials(JOB)
         assert (trial.end_reason, epochs(client, trial.id)) == (v1.END_REASON_MAX_EPOCHS, [1, 2])
 
 
@@ -272,5 +272,5 @@ def test_database_that_is_lost_as_a_trial_is_resumed(
         assert again.target_reached
     with Client(empty.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0, server="").delivered == 1
-        (trial,) = client.list_trials(JOB)
+        (trial,) = client.trials(JOB)
         assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, 2)

@@ -142,7 +142,7 @@ def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is
     wait_until(lambda: bso.decision is not None and bso.decision.converged)
     with Client(server.address) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert [(m.epoch, m.metric, m.energy_joules) for m in measured][-1:] == [(3, good, 30)]
     assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
     bso.close()
@@ -161,7 +161,7 @@ def test_last_epoch_ends_the_training_without_a_server(server: LiveServer) -> No
     bso.close()
     with Client(server.address) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert [m.epoch for m in measured] == [1, 2]
     assert found.trial.end_reason == v1.END_REASON_MAX_EPOCHS
 
@@ -175,7 +175,7 @@ def test_pending_measurement_is_delivered_at_the_end(server: LiveServer) -> None
     bso.close()
     with Client(server.address) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert [m.epoch for m in measured] == [1]
     assert found.trial.end_reason == v1.END_REASON_STOPPED_EARLY
 
@@ -207,7 +207,7 @@ def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: 
     assert took[0] < 4
     with Client(server.address) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert (found.trial.end_reason, len(measured)) == (v1.END_REASON_PREEMPTED, 1)
     wait_until(lambda: Spool.from_env().paths() == [])
 

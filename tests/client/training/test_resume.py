@@ -106,7 +106,7 @@ def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: st
     assert seen == [2, 3, 4]
     with Client(grpc_addr) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert [(m.epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
     # Three windows before, three after.
     assert (found.trial.newest.time_seconds, found.trial.newest.energy_joules) == (6, 6 * JOULES)
@@ -207,7 +207,7 @@ def test_deleted_job(grpc_addr: str) -> None:
         client.delete_job(job_id)
         with pytest.raises(ResumeError, match="deleted with its job"):
             resumed(grpc_addr, state, job_id=job_id)
-        assert job_id not in [row.job.spec.job_id for row in client.list_jobs()]
+        assert job_id not in [row.job.spec.job_id for row in client.jobs()]
 
 
 def test_job_that_was_registered_again(grpc_addr: str) -> None:
@@ -219,7 +219,7 @@ def test_job_that_was_registered_again(grpc_addr: str) -> None:
         client.register_job(job_spec(job_id=job_id))
         with pytest.raises(ResumeError, match="deleted with its job"):
             resumed(grpc_addr, state, job_id=job_id)
-        assert list(client.list_trials(job_id)) == [], "a new trial would stay untrained"
+        assert list(client.trials(job_id)) == [], "a new trial would stay untrained"
 
 
 def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
@@ -390,7 +390,7 @@ def test_process_that_is_restarted(
     os.kill(first.pid, end)
     assert ended(first)[0] == -end
     with Client(server.address) as client:
-        (before,) = client.list_trials("test-checkpoints")
+        (before,) = client.trials("test-checkpoints")
         assert (before.end_reason == v1.END_REASON_PREEMPTED) == (end == signal.SIGTERM)
         assert (before.newest.epoch, before.newest.energy_joules) == (3, 3 * JOULES)
         second = launched(server, checkpoint)
@@ -399,7 +399,7 @@ def test_process_that_is_restarted(
             send_line(second)
         assert read_line(second) == "target reached"
         assert ended(second) == (0, "")
-        (after,) = client.list_trials("test-checkpoints")
+        (after,) = client.trials("test-checkpoints")
         assert epochs(client, after.id) == [1, 2, 3, 4, 5]
     assert (after.id, after.end_reason) == (before.id, v1.END_REASON_TARGET_REACHED)
     # Epoch 3 was trained twice.

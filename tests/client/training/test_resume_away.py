@@ -198,7 +198,7 @@ def test_trial_that_had_ended_for_good(server: LiveServer, caplog: pytest.LogCap
             for _ in range(2):
                 path.write_bytes(content)
                 assert deliver_files(client, [path], 10.0) == (1, 0, None)
-        first, second = client.list_trials(bso.trial.job_id)
+        first, second = client.trials(bso.trial.job_id)
         assert (first.end_reason, first.newest.epoch) == (v1.END_REASON_ERROR, 3)
         assert (second.end_reason, second.origin) == (v1.END_REASON_TARGET_REACHED, v1.TRIAL_ORIGIN_IMPORTED)
         assert epochs(client, second.id) == [2, 3]
@@ -263,7 +263,7 @@ def test_fallback_that_was_delivered(server: LiveServer, reason: v1.EndReason.Va
         again.on_evaluate(metric)
     again.close()
     with Client(server.address) as client:
-        trials = list(client.list_trials(bso.trial.job_id))
+        trials = list(client.trials(bso.trial.job_id))
         assert trials[-1].end_reason == v1.END_REASON_TARGET_REACHED
         measured = [epochs(client, trial.id) for trial in trials]
     if reason == v1.END_REASON_ERROR:
@@ -289,7 +289,7 @@ def test_deleted_trial_is_stopped(server: LiveServer, caplog: pytest.LogCaptureF
         server.start()
         wait_until(lambda: again.training_finished)
         again.close()
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
     assert spooled() == []
 
 
@@ -325,7 +325,7 @@ def test_database_that_was_lost_before_the_launch(server: LiveServer) -> None:
     bso.on_evaluate(0.95)
     bso.close()
     with Client(server.address) as client:
-        (trial,) = client.list_trials(state["job_id"])
+        (trial,) = client.trials(state["job_id"])
     assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     # The three epochs of the first process and the one of the second.
     assert (trial.newest.epoch, trial.newest.time_seconds) == (2, 40.0)

@@ -95,7 +95,7 @@ def test_server_dies_in_a_trial(serving: Servers, death: signal.Signals, caplog:
     assert bso.target_reached
     with Client(other.address) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert [each.epoch for each in measured] == [1, 2, 3, 4, 5, 6]
     assert found.trial.newest.energy_joules == 6 * JOULES
     assert len(_warnings(caplog)) == 1

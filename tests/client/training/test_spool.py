@@ -120,7 +120,7 @@ def test_model_that_was_finished_without_the_server(server: LiveServer) -> None:
     launched_again(server.address, bso.trial.job_id)
     with Client(server.address) as client:
         found = client.get_trial(bso.trial)
-        measured = list(client.list_measurements(bso.trial))
+        measured = list(client.measurements(bso.trial))
     assert [m.epoch for m in measured] == [1, 2, 3]
     assert (found.trial.end_reason, found.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
     assert spooled() == []
@@ -139,7 +139,7 @@ def test_killed_trainer(server: LiveServer, train: Start) -> None:
         os.kill(process.pid, signal.SIGKILL)
         assert ended(process)[0] == -signal.SIGKILL
         launched_again(server.address, "test-killed", max_epochs=50, beta_knob="off")
-        first, _ = client.list_trials("test-killed")
+        first, _ = client.trials("test-killed")
         assert epochs(client, first.id) == [1, 2]
     assert (first.end_reason, first.newest.energy_joules) == (v1.END_REASON_LOST, 2 * JOULES)
     assert spooled() == []
@@ -158,7 +158,7 @@ def test_trainer_that_is_killed_after_its_target(server: LiveServer, train: Star
     server.start()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
-        (trial,) = client.list_trials("test-killed")
+        (trial,) = client.trials("test-killed")
     assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_TARGET_REACHED, EPOCHS)
 
 
@@ -172,7 +172,7 @@ def test_terminated_trainer(server: LiveServer, train: Start) -> None:
     server.start()
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
-        (trial,) = client.list_trials("test-killed")
+        (trial,) = client.trials("test-killed")
     assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_PREEMPTED, 1)
 
 
@@ -189,7 +189,7 @@ def test_delivery_that_was_not_acknowledged(server: LiveServer) -> None:
         for _ in range(3):
             path.write_bytes(content)
             assert deliver_files(client, [path], 10.0).delivered == 1
-        (trial,) = client.list_trials(bso.trial.job_id)
+        (trial,) = client.trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1]
     assert trial.end_reason == v1.END_REASON_ERROR
 
@@ -221,7 +221,7 @@ def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
     again.on_train_begin()
     again.on_evaluate(0.3)
     with Client(server.address) as client:
-        trial, measured = client.get_trial(bso.trial), list(client.list_measurements(bso.trial))
+        trial, measured = client.get_trial(bso.trial), list(client.measurements(bso.trial))
     assert trial.trial.status == v1.TRIAL_STATUS_RUNNING
     assert [(m.epoch, m.metric) for m in measured] == [(1, 0.1), (2, 0.3)]
     again.close()
@@ -246,7 +246,7 @@ def test_refused_trial_blocks_nothing(server: LiveServer, caplog: pytest.LogCapt
         assert deliver_files(client, paths, 10.0)[:2] == (2, 1)
         assert deliver_files(client, paths, 10.0)[:2] == (0, 0)
         assert deliver_files(client, paths, 10.0, refused_before=True)[:2] == (0, 1)
-        assert [each.batch_size for each in client.list_trials("test-refused")] == [16, 8]
+        assert [each.batch_size for each in client.trials("test-refused")] == [16, 8]
     (record,) = spooled()
     assert (record.batch_size, "batch_size" in record.refusal) == (32, True)
     assert "wattwise spool" in caplog.text
@@ -339,7 +339,7 @@ def test_server_that_lost_its_database(
     assert bso.target_reached
     bso.close()
     with Client(server.address) as client:
-        (trial,) = client.list_trials(bso.trial.job_id)
+        (trial,) = client.trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1, 2, 3]
         assert client.get_job(bso.trial.job_id).job.spec == bso.running_trial.info.job.spec
     assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
@@ -363,7 +363,7 @@ def test_server_with_an_older_database(server: LiveServer, caplog: pytest.LogCap
     wait_until(lambda: "no longer has trial 2" in caplog.text)
     bso.close(EndReason.OUT_OF_MEMORY)
     with Client(server.address) as client:
-        first, second = client.list_trials("test-restored")
+        first, second = client.trials("test-restored")
         assert epochs(client, second.id) == [1]
     assert (first.end_reason, second.end_reason) == (v1.END_REASON_PREEMPTED, v1.END_REASON_OUT_OF_MEMORY)
 
@@ -376,7 +376,7 @@ def test_deleted_job_stops_its_trial(server: LiveServer) -> None:
         client.delete_job(bso.trial.job_id)
         wait_until(lambda: bso.training_finished)
         bso.close()
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
     assert spooled() == []
 
 
@@ -398,7 +398,7 @@ def test_deleted_job_stays_deleted(server: LiveServer, train: Start, ends: str) 
             assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
         else:
             bso.close()
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
     assert spooled() == []
 
 
@@ -424,13 +424,13 @@ def test_deleted_trial_stays_deleted(server: LiveServer, reason: v1.EndReason.Va
     path = left_behind(server, "test-deleted")
     with Client(server.address) as client:
         if reason is not None:
-            (trial,) = client.list_trials("test-deleted")
+            (trial,) = client.trials("test-deleted")
             client.end_trial(trial.id, reason)
         client.delete_job("test-deleted")
         if again:
             client.register_job(job_spec(job_id="test-deleted"))
         assert deliver_files(client, [path], 10.0)[:2] == (1, 0)
-        assert [row.job.num_trials for row in client.list_jobs()] == ([0] if again else [])
+        assert [row.job.num_trials for row in client.jobs()] == ([0] if again else [])
     assert spooled() == []
 
 
@@ -464,7 +464,7 @@ def test_fallback_of_a_job_that_is_deleted_meanwhile(server: LiveServer) -> None
         server.start()
         client.delete_job("test-deleted")
         assert deliver_files(client, Spool.from_env().paths(), 10.0)[:2] == (1, 0)
-        assert list(client.list_jobs()) == []
+        assert list(client.jobs()) == []
     assert spooled() == []
 
 
@@ -500,7 +500,7 @@ def test_large_file_does_not_delay_a_launch(server: LiveServer, monkeypatch: pyt
         assert following.trial.number == 1, "the other one is not delivered yet"
         may_read.set()
         with Client(server.address) as client:
-            wait_until(lambda: len(list(client.list_trials(bso.trial.job_id))) == 2)
+            wait_until(lambda: len(list(client.trials(bso.trial.job_id))) == 2)
 
 
 def test_trial_that_another_process_has_ended(server: LiveServer) -> None:
@@ -586,7 +586,7 @@ def test_spellings_of_a_server_share_their_trials(server: LiveServer) -> None:
     port = server.address.rpartition(":")[2]
     launched_again(f"localhost:{port}", bso.trial.job_id)
     with Client(server.address) as client:
-        assert [trial.end_reason for trial in client.list_trials(bso.trial.job_id)] == [
+        assert [trial.end_reason for trial in client.trials(bso.trial.job_id)] == [
             v1.END_REASON_ERROR,
             v1.END_REASON_PREEMPTED,
         ]
@@ -656,9 +656,9 @@ def killed_at_random(server: LiveServer, train: Start, kills: int, seed: int) ->
     with Client(server.address) as client:
         wait_until(lambda: not deliver_files(client, Spool.from_env().paths(), 60.0).delivered)
         assert spooled() == []
-        trials = list(client.list_trials(job_id))
+        trials = list(client.trials(job_id))
         by_request = {request: client.get_next_batch_size(job_id, launch_id=request).trial for request in printed}
-        assert len(trials) == len(list(client.list_trials(job_id))), "every request has its trial already"
+        assert len(trials) == len(list(client.trials(job_id))), "every request has its trial already"
         assert len({each.id.trial_number for each in by_request.values()}) == len(printed)
         for request, epoch in printed.items():
             found = epochs(client, by_request[request].id)
@@ -728,9 +728,9 @@ def test_cost_of_the_spool(server: LiveServer, caplog: pytest.LogCaptureFixture)
     launched_again(server.address, "test-cost")
     launch = time.perf_counter() - before
     with Client(server.address) as client:
-        delivered = sum(trial.origin == v1.TRIAL_ORIGIN_IMPORTED for trial in client.list_trials("test-cost"))
+        delivered = sum(trial.origin == v1.TRIAL_ORIGIN_IMPORTED for trial in client.trials("test-cost"))
         sys.stdout.write(f"launch with 100 spooled trials: {launch:.2f} s, {delivered} delivered\n")
         while deliver_files(client, spool.paths(), 60.0).delivered:
             pass
-        imported = [trial for trial in client.list_trials("test-cost") if trial.origin == v1.TRIAL_ORIGIN_IMPORTED]
+        imported = [trial for trial in client.trials("test-cost") if trial.origin == v1.TRIAL_ORIGIN_IMPORTED]
         assert (len(imported), {trial.newest.epoch for trial in imported}, spooled()) == (100, {10}, [])

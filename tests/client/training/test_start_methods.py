@@ -34,6 +34,6 @@ def test_training_in_a_child(server: LiveServer, method: str) -> None:
     bso.close()
     assert bso.target_reached
     with Client(server.address) as client:
-        own, child = client.list_trials("test-children")
+        own, child = client.trials("test-children")
         assert [own.end_reason, child.end_reason] == [v1.END_REASON_TARGET_REACHED] * 2
         assert (epochs(client, own.id), epochs(client, child.id)) == ([1, 2, 3], [1, 2])

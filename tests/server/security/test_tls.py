@@ -65,7 +65,7 @@ def gets_in(address: str, credentials: Credentials) -> bool:
     """Whether a new connection of a client is served."""
     with Client(address, timeout=5, retry=False, credentials=credentials) as client:
         try:
-            return not list(client.list_jobs())
+            return not list(client.jobs())
         except ServerUnavailableError:
             return False
 
@@ -130,7 +130,7 @@ def test_sighup_brings_new_certificates(live: LiveServer, authority: Authority, 
     live.start(*options(pair, old.file))
     shown = serial(live.address)
     with Client(live.address, credentials=authority.believing(early)) as staying:
-        assert list(staying.list_jobs()) == []
+        assert list(staying.jobs()) == []
         authority.issue("server")
         old.file.write_bytes(new.file.read_bytes())
         assert gets_in(live.address, authority.believing(early))
@@ -138,7 +138,7 @@ def test_sighup_brings_new_certificates(live: LiveServer, authority: Authority, 
         wait_until(lambda: serial(live.address) != shown)
         assert gets_in(live.address, authority.believing(late))
         assert not gets_in(live.address, authority.believing(early))
-        assert list(staying.list_jobs()) == []
+        assert list(staying.jobs()) == []
     assert live.stop() == 0
 
 
@@ -259,4 +259,4 @@ def test_certificate_for_another_host_is_not_trusted(live: LiveServer, authority
     """The client compares the host name."""
     live.start(*options(authority.issue("server", "elsewhere.example")))
     with Client(live.address, credentials=authority.believing()) as client, pytest.raises(UntrustedServerError):
-        list(client.list_jobs())
+        list(client.jobs())

@@ -676,7 +676,7 @@ def test_whole_profile_is_kept(server: LiveServer) -> None:
     assert [limit.power_setting.limit_watts_per_gpu for limit in profile.limits] == [200.0, 250.0, 300.0]
     assert [limit.cost_per_step for limit in profile.limits] == [10.0, 9.0, 12.0]
     with Client(server.address) as client:
-        assert list(client.list_power_profiles(job.job_id)) == [profile]
+        assert list(client.power_profiles(job.job_id)) == [profile]
 
 
 def test_pages_of_power_profiles(server: LiveServer) -> None:

@@ -123,8 +123,8 @@ def _candidates(client: Client, job_id: str) -> Iterator[str]:
     """Yields ids that may be meant: those that contain what was typed, and those of the jobs that were active last."""
     # What helps an error must not fail, nor take long where there are many jobs.
     with suppress(WattwiseError):
-        recent = client.list_jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=MAX_PAGE)
-        for row in (*islice(client.list_jobs(contains=job_id, page_size=1), 1), *islice(recent, MAX_PAGE)):
+        recent = client.jobs(order=v1.JOB_ORDER_LAST_ACTIVITY, page_size=MAX_PAGE)
+        for row in (*islice(client.jobs(contains=job_id, page_size=1), 1), *islice(recent, MAX_PAGE)):
             yield row.job.spec.job_id
 
 

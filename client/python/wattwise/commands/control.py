@@ -194,7 +194,7 @@ def _known(client: Client, job_id: str) -> v1.Job:
     try:
         return client.get_job(job_id).job
     except ServerUnavailableError:
-        listed = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1)
+        listed = client.jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1)
         if (listing := next(listed, None)) is None or listing.job.spec.job_id != job_id:
             raise
         return listing.job

@@ -35,13 +35,13 @@ def add_events(parser: argparse.ArgumentParser) -> None:
 def _events(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
     few = options.limit is not None and options.sort is None and not options.reverse
-    events = client.list_events(
+    listed = client.events(
         job_id=args.job_id or "",
         job_id_prefix=args.prefix,
         kinds=[_KINDS[args.kind]] if args.kind else (),
         page_size=min((options.limit or 0) + 1, MAX_PAGE) if few else MAX_PAGE,
     )
-    events = _checked(client, args.job_id, events)
+    events = _checked(client, args.job_id, listed)
     if args.json:
         print_json([plain(event) for event in arrange(EVENT_COLUMNS, events, options)[0]])
     elif options.tsv or options.wide or options.columns is not None:
@@ -63,7 +63,7 @@ def _checked(client: Client, job_id: str | None, events: Iterator[v1.Event]) -> 
     first = next(events, None)
     if first is not None:
         return chain([first], events)
-    if job_id and next(client.list_events(job_id=job_id, page_size=1), None) is None:
+    if job_id and next(client.events(job_id=job_id, page_size=1), None) is None:
         client.get_job(job_id)
     return events
 

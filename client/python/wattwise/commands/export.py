@@ -79,15 +79,13 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
     reasons = [END_REASONS[args.end_reason]] if args.end_reason else []
     one = args.job_id is not None
     # Called at once, so that nothing is written for an unknown job.
-    listed = [client.get_job(args.job_id)] if one else client.list_jobs(job_id_prefix=args.prefix, page_size=MAX_PAGE)
+    listed = [client.get_job(args.job_id)] if one else client.jobs(job_id_prefix=args.prefix, page_size=MAX_PAGE)
 
     def rows() -> Iterator[JobTrial]:
         for job in (row.job for row in listed):
             # Of many jobs, one may be deleted meanwhile.
             with nullcontext() if one else suppress(JobNotFoundError):
-                for trial in client.list_trials(
-                    job.spec.job_id, statuses=statuses, end_reasons=reasons, page_size=MAX_PAGE
-                ):
+                for trial in client.trials(job.spec.job_id, statuses=statuses, end_reasons=reasons, page_size=MAX_PAGE):
                     yield JobTrial(job, trial)
 
     return rows()

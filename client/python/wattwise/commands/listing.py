@@ -47,7 +47,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    jobs, options = client.list_jobs(job_id_prefix=args.prefix, with_summaries=True), table_options(args)
+    jobs, options = client.jobs(job_id_prefix=args.prefix, with_summaries=True), table_options(args)
     if args.json:
         print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:
@@ -58,7 +58,7 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 def _trials(client: Client, args: argparse.Namespace) -> int:
     job, options = client.get_job(args.job_id).job, table_options(args)
     backwards = options.reverse and options.sort is None
-    trials = client.list_trials(
+    trials = client.trials(
         args.job_id,
         statuses=[TRIAL_STATUSES[args.status]] if args.status else (),
         end_reasons=[END_REASONS[args.end_reason]] if args.end_reason else (),

@@ -80,7 +80,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
     options, columns = table_options(args), job_savings_columns(factors)
     totals = client.get_totals(job_id_prefix=args.prefix)
     few = options.limit is not None and options.sort is None and not options.reverse
-    jobs = client.list_jobs(
+    jobs = client.jobs(
         job_id_prefix=args.prefix,
         order=v1.JOB_ORDER_ATTENTION,
         with_summaries=True,

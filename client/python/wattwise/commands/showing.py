@@ -107,7 +107,7 @@ def _fault_of(base: str) -> str:
 def _trial(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
     found = client.get_trial(v1.TrialId(job_id=args.job_id, trial_number=args.trial_number))
-    measurements = client.list_measurements(found.trial.id)
+    measurements = client.measurements(found.trial.id)
     if args.json:
         print_json({**plain(found), "measurements": [plain(measurement) for measurement in measurements]})
     elif options.tsv or not options.headers:

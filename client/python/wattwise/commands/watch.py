@@ -133,7 +133,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Delete
         changed = set(answer.job_ids)
         if answer.all_jobs or len(changed) > _MOST_LOOKUPS:
             changed |= running
-            for row in client.list_jobs(
+            for row in client.jobs(
                 job_id_prefix=prefix,
                 states=[v1.JOB_STATE_RUNNING],
                 order=v1.JOB_ORDER_LAST_ACTIVITY,
@@ -155,7 +155,7 @@ def _job_changes(client: Client, prefix: str) -> Iterator[v1.JobListing | Delete
 def _with_summary(client: Client, job_id: str) -> v1.JobListing | None:
     """Returns a job with its summary, which only lists have; None if there is none."""
     # Of the ids that begin with an id, it is the first one.
-    jobs = client.list_jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, with_summaries=True, page_size=1)
+    jobs = client.jobs(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, with_summaries=True, page_size=1)
     first = next(jobs, None)
     return first if first is not None and first.job.spec.job_id == job_id else None
 
@@ -544,6 +544,6 @@ def _show_trials(client: Client, args: argparse.Namespace, known: v1.GetJobRespo
     if console is None:
         yield _Lines(known.job.spec, as_json=args.json)
         return
-    newest = islice(client.list_trials(args.job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
+    newest = islice(client.trials(args.job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
     with _Screen(console, _TrialTable(known, newest)).display() as show:
         yield show

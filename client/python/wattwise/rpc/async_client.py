@@ -22,7 +22,7 @@ class AsyncClient(Calls):
     first use, once for each event loop.
 
         async with AsyncClient("localhost:50051") as client:
-            async for listing in client.list_jobs():
+            async for listing in client.jobs():
                 ...
 
     Raises:

@@ -27,7 +27,8 @@ from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import Retries, check_seconds, pauses
 from wattwise.rpc.connection import CALL_ID, Connection, Link, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
-from wattwise.rpc.modes import Mode, call, stream
+from wattwise.rpc.modes import Mode, call, listing, stream
+from wattwise.rpc.rows import Row
 from wattwise.spec import with_flat_names
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
-Row = TypeVar("Row", bound=Message)
 OfJob = TypeVar(
     "OfJob",
     v1.GetJobResponse,
@@ -404,8 +404,8 @@ class Calls:
         """
         return await self._about(lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
 
-    @stream
-    def list_jobs(
+    @listing(v1.JobListing)
+    def jobs(
         self,
         *,
         job_id_prefix: str = "",
@@ -437,11 +437,12 @@ class Calls:
         )
         return self._rows(lambda link: link.reader.ListJobs, request, timeout, lambda page: page.jobs)
 
-    @stream
-    def list_trials(
+    @listing(v1.Trial)
+    def trials(
         self,
-        job_id: str,
+        job_id: str = "",
         *,
+        job_id_prefix: str = "",
         statuses: Iterable[v1.TrialStatus.ValueType] = (),
         end_reasons: Iterable[v1.EndReason.ValueType] = (),
         batch_size: int = 0,
@@ -451,10 +452,11 @@ class Calls:
         page_size: int = 0,
         timeout: float | None = None,
     ) -> AsyncIterator[v1.Trial]:
-        """Yields a job's trials by number, page by page.
+        """Yields a job's trials by number, or those of several jobs by the time of their start, page by page.
 
         Args:
-            job_id: the job.
+            job_id: the job; empty for several jobs.
+            job_id_prefix: only trials of jobs whose id starts with this; empty for all.
             statuses: only trials with one of these statuses; empty for all.
             end_reasons: only trials that ended for one of these reasons; empty for all.
             batch_size: only trials with this batch size; 0 for all.
@@ -469,42 +471,13 @@ class Calls:
         """
         request = v1.ListTrialsRequest(
             job_id=job_id,
+            job_id_prefix=None if job_id and not job_id_prefix else job_id_prefix,
             statuses=statuses,
             end_reasons=end_reasons,
             batch_size=batch_size,
             labels=labels,
             newest_first=newest_first,
             from_trial_number=from_trial_number,
-            page_size=page_size,
-        )
-        return self._rows(lambda link: link.reader.ListTrials, request, timeout, lambda page: page.trials)
-
-    @stream
-    def list_trials_of_jobs(
-        self,
-        *,
-        job_id_prefix: str = "",
-        statuses: Iterable[v1.TrialStatus.ValueType] = (),
-        end_reasons: Iterable[v1.EndReason.ValueType] = (),
-        newest_first: bool = True,
-        page_size: int = 0,
-        timeout: float | None = None,
-    ) -> AsyncIterator[v1.Trial]:
-        """Yields trials of several jobs by the time of their start, page by page.
-
-        Args:
-            job_id_prefix: only trials of jobs whose id starts with this; empty for all.
-            statuses: only trials with one of these statuses; empty for all.
-            end_reasons: only trials that ended for one of these reasons; empty for all.
-            newest_first: whether the newest one comes first.
-            page_size: number of trials per page; 0 is the server's default.
-            timeout: seconds for each page; None is the client's.
-        """
-        request = v1.ListTrialsRequest(
-            job_id_prefix=job_id_prefix,
-            statuses=statuses,
-            end_reasons=end_reasons,
-            newest_first=newest_first,
             page_size=page_size,
         )
         return self._rows(lambda link: link.reader.ListTrials, request, timeout, lambda page: page.trials)
@@ -529,8 +502,8 @@ class Calls:
 
         return await self._call(lambda link: link.reader.GetTrial, request, timeout, check)
 
-    @stream
-    def list_measurements(
+    @listing(v1.Measurement)
+    def measurements(
         self, trial: TrialName, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
     ) -> AsyncIterator[v1.Measurement]:
         """Yields a trial's measurements by epoch, page by page.
@@ -791,8 +764,8 @@ class Calls:
         found.ClearField("next_page_token")
         return found
 
-    @stream
-    def list_power_profiles(self, job_id: str, *, timeout: float | None = None) -> AsyncIterator[v1.PowerProfile]:
+    @listing(v1.PowerProfile)
+    def power_profiles(self, job_id: str, *, timeout: float | None = None) -> AsyncIterator[v1.PowerProfile]:
         """Iterates over the newest power profile of each batch size of a job, ascending.
 
         Args:
@@ -831,8 +804,8 @@ class Calls:
         """
         return await self._call(lambda link: link.reader.PreviewNext, v1.PreviewNextRequest(job_id=job_id), timeout)
 
-    @stream
-    def list_events(
+    @listing(v1.Event)
+    def events(
         self,
         *,
         job_id: str = "",

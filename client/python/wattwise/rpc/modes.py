@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, overloa
 import grpc
 import grpc.aio
 
+from wattwise.rpc.rows import AsyncRows, Row, Rows
+
 if TYPE_CHECKING:
     from typing import Concatenate
 
@@ -169,18 +171,48 @@ def stream(
 
     @wraps(function)
     def blocking(*args: Any, **options: Any) -> Iterator[T]:
-        generator: AsyncGenerator[T, None] = cast("Any", function)(*args, **options)
-        try:
-            while True:
-                try:
-                    item = finish(generator.__anext__())
-                except StopAsyncIteration:
-                    return
-                yield item
-        finally:
-            finish(generator.aclose())
+        return _blocking(cast("Any", function)(*args, **options))
 
     return Method(cast("Any", blocking), cast("Any", function))
+
+
+def listing(
+    kind: type[Row],
+) -> Callable[
+    [Callable[Concatenate[Any, P], AsyncIterator[Row]]], Method[Callable[P, Rows[Row]], Callable[P, AsyncRows[Row]]]
+]:
+    """Makes a method of both clients from an asynchronous generator of the rows of a list.
+
+    Args:
+        kind: the type of a row.
+    """
+
+    def method(
+        function: Callable[Concatenate[Any, P], AsyncIterator[Row]],
+    ) -> Method[Callable[P, Rows[Row]], Callable[P, AsyncRows[Row]]]:
+        @wraps(function)
+        def blocking(*args: Any, **options: Any) -> Rows[Row]:
+            return Rows(kind, _blocking(cast("Any", function)(*args, **options)))
+
+        @wraps(function)
+        def awaited(*args: Any, **options: Any) -> AsyncRows[Row]:
+            return AsyncRows(kind, cast("Any", function)(*args, **options))
+
+        return Method(cast("Any", blocking), cast("Any", awaited))
+
+    return method
+
+
+def _blocking(generator: AsyncGenerator[T, None]) -> Iterator[T]:
+    try:
+        while True:
+            try:
+                item = finish(generator.__anext__())
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        finish(generator.aclose())
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
