@@ -14,8 +14,7 @@ from itertools import chain
 
 import pytest
 from wattwise import v1
-from wattwise.commands.watch import _JobTable, _report_age
-from wattwise.presentation.states import JobTrial
+from wattwise.commands.watch import _JobTable
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
@@ -202,12 +201,4 @@ def test_heading_of_the_jobs(running: int, heading: str) -> None:
     for number in range(2):
         summary = v1.JobSummary(num_running_trials=int(number < running))
         table.take(v1.JobListing(job=v1.Job(spec=v1.JobSpec(job_id=f"job-{number}")), summary=summary))
-    assert next(iter(table.drawn(80, 10))) == f"{heading} running trials"
-
-
-def test_age_of_a_report_without_its_time() -> None:
-    """A trial that was imported without times has no age of its report."""
-    trial = v1.Trial(newest=v1.Measurement(epoch=1, time_seconds=1.0, metric=0.5))
-    assert _report_age(JobTrial(v1.Job(), trial)) == ""
-    trial.newest.report_time.GetCurrentTime()
-    assert _report_age(JobTrial(v1.Job(), trial)) != ""
+    assert next(iter(table.draw(80, 10))) == f"{heading} running trials"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
-from wattwise.presentation.terminal import Column, Mark, Table, fit, numbers, width_of
+from wattwise.presentation.quantities import age, seconds_since
+from wattwise.presentation.terminal import Column, Mark, Table, ages, fit, numbers, times, width_of
 
 COLUMNS: Sequence[Column[str]] = (
     Column("key", str),
@@ -69,6 +71,22 @@ def test_cells_are_text() -> None:
     shown = ["\\x1b[31mred", "[red]x[/red]:smile:", "a\\tb\\nc", "\\u202eright"]
     assert [line.rstrip() for line in table.lines(headers=False)] == shown
     assert rich_lines(table, 80)[1:] == shown
+
+
+def test_times_and_ages() -> None:
+    """A row without a time has an empty age, for scripts too, and the text of an unknown time; it is sorted last."""
+    time = Timestamp(seconds=1_800_000_000)
+    for column, text, exact in (
+        (times("t", lambda row: row, unknown="unknown"), "2027-01-15 08:00:00 UTC", "2027-01-15T08:00:00Z"),
+        (ages("t", lambda row: row), age(seconds_since(time)), None),
+    ):
+        assert column.exact is not None
+        assert column.order is not None
+        assert (column.text(time), column.order(time) is None) == (text, False)
+        assert exact is None or column.exact(time) == exact
+        assert (column.exact(None), column.order(None)) == ("", None)
+    assert times("t", lambda row: row, unknown="unknown").text(None) == "unknown"
+    assert ages("t", lambda row: row).text(None) == ""
 
 
 def test_marks() -> None:

@@ -12,9 +12,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain
@@ -22,7 +22,7 @@ from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
-from wattwise.presentation.quantities import age, energy_of, estimate_mark, instant, joules, optional, seconds_since
+from wattwise.presentation.quantities import energy_of, estimate_mark, instant, joules, optional
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
@@ -30,7 +30,7 @@ from wattwise.presentation.states import (
     listed_state,
     mark_of,
 )
-from wattwise.presentation.terminal import Column, Mark, Row, fit, live_console
+from wattwise.presentation.terminal import Column, Mark, Row, ages, fit, live_console
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
@@ -46,11 +46,11 @@ _MOST_LOOKUPS = 50
 _FIRST_TRIALS = 10
 """Ended trials that a table begins with."""
 _KEPT_ROWS = 200
+"""Rows that are kept for a table: more than any terminal shows."""
 _MOST_RUNNING = 10_000
 """Running trials that are remembered; a server lets a job have a tenth of them, unless its operator says otherwise."""
 _MOST_WAITING = 100
 """Changes that wait to be shown; then the server has to wait."""
-"""Rows that are kept for a table: more than any terminal shows."""
 _REFRESHES_PER_SECOND = 2
 
 
@@ -68,6 +68,8 @@ class Away(NamedTuple):
 
 _News: TypeAlias = "v1.WatchJobResponse | v1.JobListing | v1.Trial | Deleted"
 Change: TypeAlias = "_News | Away"
+Show: TypeAlias = Callable[[Change], None]
+_Table: TypeAlias = "_TrialTable | _JobTable"
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +81,11 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 def _watch(client: Client, args: argparse.Namespace) -> int:
     if args.job_id is None:
         client.get_totals(job_id_prefix=args.prefix)
-        display = _show_jobs(args)
+        display = _display(args, None, _JobTable)
         changes = _changes_of([lambda: _job_changes(client, args.prefix)])
     else:
         known = client.get_job(args.job_id)
-        display = _show_trials(client, args, known)
+        display = _display(args, known.job.spec, lambda: _TrialTable(known, _newest_trials(client, args.job_id)))
         running: set[int] = set()
         changes = _changes_of(
             [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
@@ -202,13 +204,6 @@ def _changes_of(streams: Sequence[Callable[[], Iterator[_News]]]) -> Iterator[Ch
             yield change
     finally:
         stopped.set()
-
-
-class Show(Protocol):
-    """Shows a change."""
-
-    def __call__(self, change: Change, /) -> None:
-        """Shows it."""
 
 
 class _Lines:
@@ -348,16 +343,6 @@ def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
     }
 
 
-class _Table(Protocol):
-    """The rows of a live table."""
-
-    def take(self, change: _News) -> None:
-        """Takes a change."""
-
-    def drawn(self, width: int, height: int) -> Iterable[RenderableType]:
-        """Draws the table with at most so many rows."""
-
-
 class _TrialTable:
     """A job and its newest trials, running ones first."""
 
@@ -366,6 +351,7 @@ class _TrialTable:
         self._trials: dict[int, v1.Trial] = {trial.id.trial_number: trial for trial in trials}
 
     def take(self, change: _News) -> None:
+        """Takes a change."""
         if isinstance(change, v1.WatchJobResponse):
             self._job, self._details = change.job, change.details
         elif isinstance(change, v1.Trial):
@@ -376,7 +362,8 @@ class _TrialTable:
         running = v1.TRIAL_STATUS_RUNNING
         return sorted(self._trials.values(), key=lambda each: (each.status != running, -each.id.trial_number))
 
-    def drawn(self, width: int, height: int) -> Iterable[RenderableType]:
+    def draw(self, width: int, height: int) -> Iterator[RenderableType]:
+        """Yields the table with at most so many rows, and what is above and below it."""
         job, spec = self._job, self._job.spec
         sign = ">=" if higher_is_better(spec) else "<="
         target = f"metric {sign} {spec.target.value:g}"
@@ -397,6 +384,7 @@ class _JobTable:
         self._rows: dict[str, v1.JobListing] = {}
 
     def take(self, change: _News) -> None:
+        """Takes a change."""
         if isinstance(change, Deleted):
             self._rows.pop(change.job_id, None)
         elif isinstance(change, v1.JobListing):
@@ -413,7 +401,8 @@ class _JobTable:
             ),
         )
 
-    def drawn(self, width: int, height: int) -> Iterable[RenderableType]:
+    def draw(self, width: int, height: int) -> Iterator[RenderableType]:
+        """Yields the table with at most so many rows, and what is above and below it."""
         rows = self._by_activity()
         running = sum(bool(row.summary.num_running_trials) for row in rows)
         yield f"{running or 'no'} {'job has' if running == 1 else 'jobs have'} running trials"
@@ -443,11 +432,6 @@ def _of(
     return both
 
 
-def _report_age(row: JobTrial) -> str:
-    newest = row.trial.newest
-    return age(seconds_since(newest.report_time)) if newest.HasField("report_time") else ""
-
-
 _BY_NAME = {column.name: column for column in TRIAL_COLUMNS}
 _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
     _BY_NAME["trial"],
@@ -467,7 +451,7 @@ _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
         priority=3,
     ),
     _BY_NAME["age"],
-    Column("reported", _report_age, right=True, priority=7),
+    ages("reported", lambda row: optional(row.trial.newest, "report_time"), priority=7),
     Column("host", lambda row: row.trial.labels.get("host", ""), priority=8),
 )
 _TRIAL_MARKS = (USAGE_ESTIMATES, COMPUTED_COSTS)
@@ -476,7 +460,7 @@ _JOB_TABLE = [
     for column in JOB_SAVINGS_COLUMNS
     if column.name
     in (
-        *("job", "state", "batch size", "running", "deliveries", "saved at least", "last activity", "attention"),
+        *("job", "state", "used now", "running", "deliveries", "saved at least", "last activity", "attention"),
         "since trial",
     )
 ]
@@ -504,7 +488,7 @@ class _Screen:
                     self._status = ""
             self._table.take(change)
 
-    def drawn(self) -> RenderableType:
+    def _draw(self) -> RenderableType:
         """Returns what the terminal shows now."""
         from rich.console import Group  # noqa: PLC0415 - not installed with the bare package
         from rich.text import Text  # noqa: PLC0415 - likewise
@@ -513,7 +497,7 @@ class _Screen:
         with self._lock:
             # Below and above the rows: the state, the heading, the status, and the line of the cursor.
             parts = [
-                *self._table.drawn(width, max(1, height - 7)),
+                *self._table.draw(width, max(1, height - 7)),
                 *([printable(self._status)] if self._status else ()),
             ]
         # Job ids come from users: "[red]" in one is text.
@@ -525,25 +509,27 @@ class _Screen:
         from rich.live import Live  # noqa: PLC0415 - not installed with the bare package
 
         with Live(
-            console=self._console, get_renderable=self.drawn, refresh_per_second=_REFRESHES_PER_SECOND, screen=False
+            console=self._console, get_renderable=self._draw, refresh_per_second=_REFRESHES_PER_SECOND, screen=False
         ):
             yield self
 
 
 @contextmanager
-def _show_jobs(args: argparse.Namespace) -> Iterator[Show]:
-    console = None if args.json else live_console()
-    with ExitStack() as stack:
-        lines = _Lines(None, as_json=args.json)
-        yield lines if console is None else stack.enter_context(_Screen(console, _JobTable()).display())
+def _display(args: argparse.Namespace, spec: v1.JobSpec | None, table: Callable[[], _Table]) -> Iterator[Show]:
+    """Shows changes in a table on a terminal, else in lines.
 
-
-@contextmanager
-def _show_trials(client: Client, args: argparse.Namespace, known: v1.GetJobResponse) -> Iterator[Show]:
+    Args:
+        args: The arguments of the command.
+        spec: The watched job; None for all jobs.
+        table: Makes the table.
+    """
     console = None if args.json else live_console()
     if console is None:
-        yield _Lines(known.job.spec, as_json=args.json)
+        yield _Lines(spec, as_json=args.json)
         return
-    newest = islice(client.trials(args.job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
-    with _Screen(console, _TrialTable(known, newest)).display() as show:
+    with _Screen(console, table()).display() as show:
         yield show
+
+
+def _newest_trials(client: Client, job_id: str) -> Iterator[v1.Trial]:
+    return islice(client.trials(job_id, newest_first=True, page_size=_FIRST_TRIALS), _FIRST_TRIALS)
