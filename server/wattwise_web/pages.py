@@ -33,6 +33,7 @@ from wattwise.presentation.states import JobTrial, batch_size_in_use, job_state,
 from wattwise.rpc.address import is_loopback
 from wattwise.rpc.async_client import AsyncClient
 from wattwise.rpc.credentials import Credentials
+from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENT_PAGE, MAX_PAGE
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, facts, savings
@@ -47,8 +48,6 @@ PAGE_SIZE = 50
 _NEWEST_TRIALS = 10
 _NEWEST_EVENTS = 8
 """What the page of a job shows of its lists; their own pages have all."""
-_MEASUREMENTS = 10_000
-"""On each page that is asked for."""
 _SINGLE_TRIALS = 1000
 """Up to so many trials, charts show each one."""
 _RANGES = 250
@@ -61,7 +60,6 @@ _KEPT_CURVES = 100
 _INFO_SECONDS = 30.0
 _SECONDS = 15.0
 """The time for a call."""
-_LONGEST_SEARCH = 200
 _ROOM = 1.1
 """Above the highest mark of two charts with the same axis."""
 
@@ -130,7 +128,7 @@ class Reader:
 
     async def jobs(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/`."""
-        search, after = wanted.get("q", "")[:_LONGEST_SEARCH], wanted.get("after", "")
+        search, after = wanted.get("q", "")[:MAX_ID_LENGTH], wanted.get("after", "")
         state = wanted.get("state", "")
         order = wanted.get("order", "attention")
         order = order if order in _ORDERS else "attention"
@@ -298,7 +296,7 @@ class Reader:
 
     async def compare(self, visitor: Visitor, wanted: Parameters) -> Values:
         """`/compare?a=&b=`."""
-        first, second = wanted.get("a", ""), wanted.get("b", "")[:_LONGEST_SEARCH]
+        first, second = wanted.get("a", ""), wanted.get("b", "")[:MAX_ID_LENGTH]
         answer = await self._call(visitor, v1.GetJobRequest(job_id=first))
         one: v1.GetJobResponse = answer
         info, other = await asyncio.gather(self.info(visitor), self._job_or_none(visitor, second))
@@ -370,7 +368,7 @@ class Reader:
 
     async def _measurements(self, visitor: Visitor, job_id: str, trial_number: int) -> list[v1.Measurement]:
         trial = v1.TrialId(job_id=job_id, trial_number=trial_number)
-        measurements = self.client(visitor).measurements(trial, page_size=_MEASUREMENTS)
+        measurements = self.client(visitor).measurements(trial, page_size=MAX_MEASUREMENT_PAGE)
         return [measurement async for measurement in measurements]
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
@@ -476,7 +474,7 @@ class Reader:
         if unknown := ignored(job, wanted):
             raise InvalidRequestError(f"unknown filters: {', '.join(unknown)}; use those of the list of trials")
         shown = TrialFilter.of(job, wanted)
-        trials = self.client(visitor).trials(job_id, page_size=1000, **shown.arguments)
+        trials = self.client(visitor).trials(job_id, page_size=MAX_PAGE, **shown.arguments)
         first = await anext(trials, None)
 
         async def rows() -> AsyncIterator[JobTrial]:

@@ -8,9 +8,8 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.presentation.states import END_REASONS
+from wattwise.rules import MAX_INT32, label_of
 
-# The limits of a label.
-_LONGEST_KEY, _LONGEST_VALUE = 63, 200
 _RUNNING = "running"
 RESULT_WORDS = {"": "all", _RUNNING: _RUNNING, **{name: name.replace("-", " ") for name in END_REASONS}}
 """The words for each result in an address: the end reasons, as options of commands name them."""
@@ -36,16 +35,11 @@ class TrialFilter:
     def of(cls, job: v1.Job, wanted: Mapping[str, str]) -> TrialFilter:
         """The filter of an address; what it may not have is ignored."""
         result, size = wanted.get("result", ""), whole(wanted.get("batch", ""))
-        key, equals, value = wanted.get("label", "").partition("=")
-        key, value = key.strip(), value.strip()
-        right = (
-            equals and 0 < len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE and f"{key}{value}".isprintable()
-        )
         return cls(
             result if result in RESULT_WORDS else "",
             size if size in job.spec.batch_sizes else 0,
             whole(wanted.get("from", "")),
-            (key, value) if right else None,
+            label_of(wanted.get("label", "")),
         )
 
     @property
@@ -89,6 +83,6 @@ def ignored(job: v1.Job, wanted: Mapping[str, str]) -> Sequence[str]:
 
 def whole(text: str) -> int:
     """A positive 32-bit number; 0 for anything else."""
-    if text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**31:
+    if text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= MAX_INT32:
         return int(text)
     return 0

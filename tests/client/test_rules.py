@@ -23,6 +23,7 @@ from wattwise.rules import (
     identifier_fault,
     is_kind,
     job_faults,
+    label_of,
     path_of,
     reaches_target,
     watts_fault,
@@ -194,6 +195,24 @@ def test_lease() -> None:
     assert spec.heartbeat_interval == timedelta(seconds=100)
     endless = with_defaults(changed({"trial_lease_seconds": 0.0}))
     assert (endless.lease_expiry(now), endless.heartbeat_interval) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("host=node-7", ("host", "node-7")),
+        (" a b = c=d ", ("a b", "c=d")),
+        ("key=", ("key", "")),
+        (f"{'k' * 63}={'v' * 200}", ("k" * 63, "v" * 200)),
+        *(
+            (wrong, None)
+            for wrong in ("", "host", "=value", f"{'k' * 64}=v", f"k={'v' * 201}", "k=a\tb", "k=v\r", "k\x00=v")
+        ),
+    ],
+)
+def test_labels(text: str, label: tuple[str, str] | None) -> None:
+    """A label has a key of 1 to 63 characters and a value of at most 200, which can be shown."""
+    assert label_of(text) == label
 
 
 def test_kinds_of_monitor() -> None:

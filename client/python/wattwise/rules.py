@@ -50,6 +50,9 @@ POWER_FACTOR = 2.0
 MAX_PAGE = 1000
 """Jobs, trials or events that one call returns."""
 
+MAX_MEASUREMENT_PAGE = 10_000
+"""Measurements that one call returns."""
+
 JobDraft: TypeAlias = Mapping[str, Any]
 """The fields of a JobSpec that a client set, by name; the others take their defaults.
 
@@ -352,6 +355,14 @@ def finite(value: object) -> float:
         # Too large, an array of several numbers, or a signaling NaN.
         return math.nan
     return number if math.isfinite(number) else math.nan
+
+
+def label_of(text: str) -> tuple[str, str] | None:
+    """Returns the key and the value of a label that is written as "key=value"; None if it is none."""
+    key, equals, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    fits = equals and 0 < len(key) <= MAX_LABEL_KEY_LENGTH and len(value) <= MAX_ID_LENGTH
+    return (key, value) if fits and text.isprintable() else None
 
 
 def is_kind(kind: object) -> TypeGuard[str]:

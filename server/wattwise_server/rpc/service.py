@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
+from wattwise.rules import MAX_MEASUREMENT_PAGE
 
 from wattwise_server.config import Factors
 from wattwise_server.errors import JobNotFoundError
@@ -22,7 +23,6 @@ from wattwise_server.rpc.faults import together
 from wattwise_server.rpc.paging import (
     EVENTS_AT_A_TIME,
     MEASUREMENTS_AT_A_TIME,
-    MOST_MEASUREMENTS,
     TRIALS_AT_A_TIME,
     USUAL_MEASUREMENTS,
     PageSpace,
@@ -191,7 +191,7 @@ class JobReaderService(v1.JobReaderServicer):
     ) -> v1.ListMeasurementsResponse:
         """Returns a page of measurements."""
         size, key, place = together(
-            lambda: page_size(request.page_size, USUAL_MEASUREMENTS, MOST_MEASUREMENTS),
+            lambda: page_size(request.page_size, USUAL_MEASUREMENTS, MAX_MEASUREMENT_PAGE),
             lambda: requests.shown_trial_id(request),
             lambda: self._tokens.place(request),
         )

@@ -6,7 +6,7 @@ import os
 import socket
 
 from wattwise.errors import log
-from wattwise.rules import MAX_ID_LENGTH, MAX_LABEL_KEY_LENGTH, MAX_LABELS
+from wattwise.rules import MAX_ID_LENGTH, MAX_LABELS, label_of
 
 VARIABLE = "WATTWISE_LABELS"
 
@@ -20,12 +20,10 @@ def launch_labels() -> dict[str, str]:
     if job := os.environ.get("SLURM_JOB_ID"):
         labels["slurm_job_id"] = job
     for part in filter(None, (part.strip(" ") for part in os.environ.get(VARIABLE, "").split(","))):
-        key, equals, value = part.partition("=")
-        key, value = key.strip(), value.strip()
-        if not (equals and 0 < len(key) <= MAX_LABEL_KEY_LENGTH and len(value) <= MAX_ID_LENGTH and part.isprintable()):
+        if (label := label_of(part)) is None:
             log.warning("%s: %r is no label and is ignored: write key=value, separated by commas", VARIABLE, part)
-        elif key not in labels and len(labels) == MAX_LABELS:
+        elif label[0] not in labels and len(labels) == MAX_LABELS:
             log.warning("%s: %r is ignored: a launch has at most %d labels", VARIABLE, part, MAX_LABELS)
         else:
-            labels[key] = value
+            labels.update([label])
     return {key: value for key, value in labels.items() if value.isprintable() and len(value) <= MAX_ID_LENGTH}
