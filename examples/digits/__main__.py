@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from wattwise import Client, v1
+from wattwise import Client
 from wattwise.errors import WattwiseError
 from wattwise.presentation.sentences import answer
+from wattwise.rpc import v1
 from wattwise.streams import run_command
 
 from examples.digits.job import PREFIX

@@ -6,7 +6,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from wattwise import Client, v1
+from wattwise import Client
+from wattwise.rpc import v1
 
 from examples.digits.job import TARGET_MISSED
 from examples.digits.processes import child

@@ -10,8 +10,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from wattwise import v1
 from wattwise.presentation.quantities import estimate_mark
+from wattwise.rpc import v1
 
 from examples.digits.recurrence import DemoLaunch
 

@@ -53,5 +53,5 @@ class AsyncClient(Calls):
         """
         other = copy.copy(self)
         other._credentials = replace(self._credentials, token=token, token_file=None)  # noqa: SLF001 - of this class
-        other._bearer = []  # noqa: SLF001 - of this class
+        vars(other).pop("_token", None)
         return other

@@ -1,10 +1,11 @@
-"""The server's calls as methods, with deadlines, retries and exceptions."""
+"""The server's calls as methods of both clients, with deadlines, retries and exceptions."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -118,16 +119,11 @@ def _listed(faults: Sequence[Violation]) -> str:
 
 
 class Calls:
-    """The calls of both clients, each of which is written once.
+    """The calls of both clients, each of which is written once, as a coroutine. `Client` documents the arguments.
 
-    Args:
-        connection: the channels to the server.
-        credentials: the token.
-        timeout: seconds for a call with all its retries; each method can override it.
-        retry: whether calls are repeated, with growing pauses, while the server is unavailable.
-        search_timeout: see `Client`.
-        call_id: see `Client`.
-        warns: see `Client`.
+    Attributes:
+        address: as given.
+        mode: whether the calls block or are awaited.
     """
 
     mode: ClassVar[Mode]
@@ -151,8 +147,6 @@ class Calls:
         self._call_id = call_id
         self._credentials = Credentials.from_env() if credentials is None else credentials
         self._connection = Connection(address, self._credentials, self.mode)
-        # Read by the first call, so that an error of the token is one of the call.
-        self._bearer: list[BearerToken | None] = []
         # The jobs that were registered here: a trial must have one of the batch sizes.
         self._specs: dict[str, v1.JobSpec] = {}
 
@@ -944,10 +938,12 @@ class Calls:
         Raises:
             CredentialsError: if the token cannot be used.
         """
-        if not self._bearer:
-            self._bearer.append(self._credentials.bearer_token(self.address))
-        bearer = self._bearer[0]
-        return (*(bearer.metadata() if bearer else ()), (CALL_ID, self._call_id or new_id()))
+        bearer = () if self._token is None else self._token.metadata()
+        return (*bearer, (CALL_ID, self._call_id or new_id()))
+
+    @cached_property
+    def _token(self) -> BearerToken | None:
+        return self._credentials.bearer_token(self.address)
 
     async def _about(
         self,
