@@ -21,7 +21,7 @@ from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, GpuGroup, JobS
 from wattwise.drafts import resolved
 from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation
 from wattwise.spec import cost
-from wattwise.training.driver_launch import spec_from_json, spec_to_json
+from wattwise.training.assigned import spec_from_json, spec_to_json
 
 from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer

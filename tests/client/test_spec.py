@@ -17,7 +17,7 @@ from wattwise.drafts import POLICIES
 from wattwise.errors import InvalidJobSpecError, JobDiffersError
 from wattwise.prices import PRICES
 from wattwise.spec import leaves, policy_spec
-from wattwise.training.driver_launch import spec_from_json, spec_to_json
+from wattwise.training.assigned import spec_from_json, spec_to_json
 
 from tests.client.training.script import GPU, job_spec
 

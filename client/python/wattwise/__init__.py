@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from wattwise.rules import EndReason as EndReason
     from wattwise.spec import GpuGroup as GpuGroup
     from wattwise.spec import JobSpec as JobSpec
-    from wattwise.training.attempts import Attempt as Attempt
+    from wattwise.training.optimizer import Attempt as Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer as BatchSizeOptimizer
     from wattwise.training.trial import Trial as Trial
 
@@ -55,7 +55,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 _MODULES = {
     "AmdSmiMonitor": "wattwise.monitor.amd_gpu",
     "AsyncClient": "wattwise.rpc.async_client",
-    "Attempt": "wattwise.training.attempts",
+    "Attempt": "wattwise.training.optimizer",
     "BatchSizeOptimizer": "wattwise.training.optimizer",
     "Client": "wattwise.rpc.client",
     "CombinedMonitor": "wattwise.monitor.combined",

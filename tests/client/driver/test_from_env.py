@@ -12,15 +12,15 @@ from wattwise import BatchSizeOptimizer, Client, v1
 from wattwise.errors import NoDriverError, ResumeError, TrainFailError, TrialDeletedError
 from wattwise.rpc.calls import trial_id
 from wattwise.training import spool as spool_module
-from wattwise.training.driver_launch import spec_to_json
+from wattwise.training.assigned import spec_to_json
 from wattwise.training.journal import Journal, TrialRecord
-from wattwise.training.resume import Progress, SavedTrial
+from wattwise.training.resume import SavedTrial, Sums
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import StepMonitor, epochs, job_spec, record_of
+from tests.client.training.script import StepMonitor, epochs, job_spec, record_of, started
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -105,7 +105,7 @@ def test_checkpoint_of_an_earlier_launch(requested: v1.Trial, server: LiveServer
     """A trial of an earlier launch, which no driver would end, cannot be resumed."""
     with Client(server.address) as client:
         client.end_trial(requested.id, v1.END_REASON_PREEMPTED)
-    saved = SavedTrial.of(requested, Progress(1, 1.0, 1.0)).state()
+    saved = SavedTrial.of(requested, Sums(1, 1.0, 1.0)).state()
     message = r"trial 1: .* without the checkpoint"
     with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(ResumeError, match=message):
         bso.load_state_dict(saved)
@@ -251,11 +251,11 @@ def test_last_report_is_not_delivered(
         ends_completed=False,
     )
     server.stop()
-    session.start()
+    session.start(started(requested))
     result = v1.TrainingResult(
         trial=requested.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.5, epoch=1)
     )
-    assert session.report(result) is None
+    assert session.exchange.report(result, 0.2) is None
     session.close(v1.END_REASON_COMPLETED, 0.2)
     wait_until(lambda: "was not delivered" in caplog.text)
     assert f"trial {requested.id.trial_number}" in caplog.text

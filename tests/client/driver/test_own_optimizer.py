@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from wattwise import BatchSizeOptimizer, Client, Credentials, GpuGroup, JobSpec, v1
 from wattwise.errors import InvalidArgumentError, JobDiffersError, TrainerSetupError
-from wattwise.training.driver_launch import spec_to_json
+from wattwise.training.assigned import spec_to_json
 
 from tests.client.driver.running import JOB, JOB_ID, PYTHON, Runs, write_job
 from tests.client.training.script import StepMonitor, job_spec

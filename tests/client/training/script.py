@@ -19,6 +19,8 @@ from wattwise import BatchSizeOptimizer, Client, EndReason, GpuGroup, JobSpec, v
 from wattwise.monitor import Window
 from wattwise.rpc.calls import TrialName, new_id
 from wattwise.training.journal import TrialRecord
+from wattwise.training.start import Start, StartedTrial
+from wattwise.training.trial import TrialInfo
 
 from tests.live_server import LiveServer
 
@@ -80,6 +82,11 @@ def begun(address: str, **given: Any) -> BatchSizeOptimizer:
     bso.get_batch_size()
     bso.on_train_begin()
     return bso
+
+
+def started(trial: v1.Trial) -> StartedTrial:
+    """Returns a trial that the server has given."""
+    return StartedTrial(Start.NEW, TrialInfo(trial, v1.Job(), "a test", "nvml"), v1.JobSpec())
 
 
 def record_of(address: str, trial: v1.Trial, **given: Any) -> TrialRecord:

@@ -22,7 +22,7 @@ from wattwise.training.session import Session
 from wattwise.training.spool import Spool
 
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import JOULES, StepMonitor, begun, epochs, job_spec, record_of
+from tests.client.training.script import JOULES, StepMonitor, begun, epochs, job_spec, record_of, started
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -247,19 +247,25 @@ def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
         bso.close()
 
 
+def exchange_of_no_trial() -> Exchange:
+    """Returns an exchange with a server that nobody calls."""
+    address = "localhost:50051"
+    return Exchange(address, Journal(record_of(address, v1.Trial())))
+
+
 def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture) -> None:
     """Each outage is warned of once, by the call that notices it first."""
-    exchange = Exchange("localhost:50051")
+    exchange = exchange_of_no_trial()
     for _ in range(2):
         assert exchange.claim_outage_warning(time.monotonic())
         assert not exchange.claim_outage_warning(time.monotonic())
-        exchange.lost("it is away")
+        exchange.lose("it is away")
         assert not caplog.records
-        exchange.found()
+        exchange.find()
     # An outage that ends before the session notices it.
     assert exchange.claim_outage_warning(time.monotonic())
-    exchange.found()
-    exchange.lost("it is away")
+    exchange.find()
+    exchange.lose("it is away")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert not exchange.claim_outage_warning(time.monotonic())
 
@@ -267,12 +273,12 @@ def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture
 def test_end_of_every_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """The end of an outage is logged even if only another call than the session's has noticed the outage."""
     caplog.set_level(logging.INFO, logger="wattwise")
-    exchange = Exchange("localhost:50051")
-    exchange.found()
+    exchange = exchange_of_no_trial()
+    exchange.find()
     assert not caplog.records
     exchange.claim_outage_warning(time.monotonic())
-    exchange.found()
-    exchange.found()
+    exchange.find()
+    exchange.find()
     assert caplog.messages == ["the Wattwise server at localhost:50051 is back"]
 
 
@@ -284,18 +290,19 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
         record = record_of(server.address, v1.Trial(id=v1.TrialId(job_id=job.spec.job_id)))
         trial = client.get_next_batch_size(job.spec.job_id, launch_id=record.launch_id).trial.id
     session = Session(server.address, trial, Journal(record), beat_seconds=math.inf)
-    session.start()
-    session.report(
+    session.start(started(v1.Trial(id=trial)))
+    session.exchange.report(
         v1.TrainingResult(
             trial=trial, measurement=v1.Measurement(epoch=1, metric=0.1, energy_joules=10, time_seconds=1)
-        )
+        ),
+        10.0,
     )
     server.kill()
     wait_until(lambda: _count(caplog, logging.WARNING) == 1)
     with ThreadPoolExecutor(1) as worker, socket.create_server(("127.0.0.1", 0)) as proxy:
         address = f"127.0.0.1:{proxy.getsockname()[1]}"
         calls = PowerLimitCalls(
-            lambda: Client(address, timeout=20.0, search_timeout=0.0), trial, session.claim_outage_warning
+            lambda: Client(address, timeout=20.0, search_timeout=0.0), trial, session.exchange.claim_outage_warning
         )
         answer = worker.submit(calls.acquire)
         held, _ = proxy.accept()

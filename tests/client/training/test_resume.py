@@ -16,7 +16,7 @@ import pytest
 from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import JobDiffersError, OperationOrderError, ResumeError, TrainFailError
 from wattwise.rpc.calls import trial_id
-from wattwise.training.resume import Progress, SavedTrial
+from wattwise.training.resume import SavedTrial, Sums
 
 from tests.client.training.script import (
     JOULES,
@@ -228,7 +228,7 @@ def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         client.register_job(spec)
         trial = client.get_next_batch_size(str(spec.job_id), launch_id="the-first").trial
-        state = SavedTrial.of(trial, Progress()).state()
+        state = SavedTrial.of(trial, Sums()).state()
         with pytest.raises(JobDiffersError):
             resumed(grpc_addr, state, job_id=spec.job_id, target_metric=0.8)
         assert client.get_trial(trial.id).trial.status == v1.TRIAL_STATUS_RUNNING
@@ -406,7 +406,7 @@ def test_process_that_is_restarted(
     assert (after.newest.time_seconds, after.newest.energy_joules) == (6, 6 * JOULES)
 
 
-STATE = SavedTrial("job", "request", 1, 16, 10**18, Progress(1, 2.0, 3.0)).state()
+STATE = SavedTrial("job", "request", 1, 16, 10**18, Sums(1, 2.0, 3.0)).state()
 HUGE = 10**5000
 
 

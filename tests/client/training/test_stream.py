@@ -12,9 +12,11 @@ from wattwise import Client, v1
 from wattwise.errors import WattwiseError
 from wattwise.rpc.connection import DecisionStream
 from wattwise.training.exchange import Ending, Exchange
+from wattwise.training.journal import Journal
 from wattwise.training.stream import ResultStream
 
 from tests.client.rpc.middlebox import Middlebox
+from tests.client.training.script import record_of
 from tests.live_server import LiveServer
 
 TRIAL = v1.TrialId(job_id="test-stream", launch_id="l", trial_number=1)
@@ -42,6 +44,11 @@ def busy() -> Iterator[str]:
         server.shutdown()
 
 
+def exchange_with(address: str) -> Exchange:
+    """Returns the exchange of a trial."""
+    return Exchange(address, Journal(record_of(address, v1.Trial(id=TRIAL))))
+
+
 def talk(address: str, exchange: Exchange, timeout: float, meanwhile: Callable[[], object] = lambda: None) -> object:
     """Returns the error with which a stream ends by itself."""
     stream = ResultStream(exchange, TRIAL, timeout)
@@ -53,12 +60,12 @@ def talk(address: str, exchange: Exchange, timeout: float, meanwhile: Callable[[
 
 def test_stream_that_never_starts(busy: str) -> None:
     """A call of which gRPC sends nothing is given up after the timeout."""
-    assert isinstance(talk(busy, Exchange(busy), 0.5), WattwiseError)
+    assert isinstance(talk(busy, exchange_with(busy), 0.5), WattwiseError)
 
 
 def test_stream_that_never_starts_does_not_outlast_the_trial(busy: str) -> None:
     """Such a call is left when the trial is over, however long the timeout."""
-    exchange = Exchange(busy)
+    exchange = exchange_with(busy)
     ending = Ending(v1.END_REASON_COMPLETED, math.inf)
     error = talk(busy, exchange, math.inf, meanwhile=lambda: exchange.end(ending))
     assert error is None
@@ -67,12 +74,12 @@ def test_stream_that_never_starts_does_not_outlast_the_trial(busy: str) -> None:
 def test_stream_that_cannot_be_cancelled(busy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that gRPC never ends is given up, too."""
     monkeypatch.setattr(DecisionStream, "cancel", lambda _: None)
-    assert isinstance(talk(busy, Exchange(busy), 0.5), WattwiseError)
+    assert isinstance(talk(busy, exchange_with(busy), 0.5), WattwiseError)
 
 
 def test_stream_that_nobody_answers(server: LiveServer) -> None:
     """A stream that takes a measurement and does not answer it is given up after the timeout."""
     with Middlebox(server.address, messages_per_stream=1, drops="StreamResults") as box:
-        exchange = Exchange(box.address)
+        exchange = exchange_with(box.address)
         exchange.post(v1.TrainingResult(trial=TRIAL, measurement=v1.Measurement(metric=0.1, epoch=1)))
         assert isinstance(talk(box.address, exchange, 0.5), WattwiseError)

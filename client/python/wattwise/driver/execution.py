@@ -30,7 +30,7 @@ from wattwise.rpc.answers import heartbeat_seconds
 from wattwise.spec import cost, max_power_watts
 from wattwise.training.delivery import REFUSED_REPORTS
 from wattwise.training.own_decision import own_decision
-from wattwise.training.resume import Progress
+from wattwise.training.resume import Sums
 from wattwise.training.windows import TrainingWindows, training_result
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class CommandExecution:
         windows.reopen()
         if cost(self.spec, windows.time_seconds, windows.energy_joules) <= cost_bound:
             return False
-        so_far = Progress(1, windows.time_seconds, windows.energy_joules)
+        so_far = Sums(1, windows.time_seconds, windows.energy_joules)
         result = training_result(self.trial.id, so_far, math.nan, windows.monitor)
         try:
             return client.report_result(result).stop_train

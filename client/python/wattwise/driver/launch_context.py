@@ -12,7 +12,7 @@ from wattwise.driver.jobfile import JobFile
 from wattwise.driver.placeholders import substitute
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
-from wattwise.training.driver_launch import spec_to_json
+from wattwise.training.assigned import spec_to_json
 from wattwise.training.spool import Spool
 
 _CREDENTIAL_FILES = ("token_file", "tls_ca", "tls_cert", "tls_key")

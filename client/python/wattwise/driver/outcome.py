@@ -30,7 +30,7 @@ from wattwise.monitor.kind import MonitorKinds
 from wattwise.rules import MAX_INT32
 from wattwise.streams import printable
 from wattwise.training.client_file import ClientFile, power_fault_of, power_limit_of
-from wattwise.training.resume import Progress
+from wattwise.training.resume import Sums
 from wattwise.training.windows import training_result
 
 OUTPUT = "output.log"
@@ -58,8 +58,8 @@ class MeasuredEpoch(NamedTuple):
 
     def result(self, trial: v1.TrialId, monitor: MonitorKinds) -> v1.TrainingResult:
         """The measurement as the server takes it."""
-        progress = Progress(self.epoch, self.time_seconds, self.energy_joules)
-        return training_result(trial, progress, self.metric, monitor)
+        sums = Sums(self.epoch, self.time_seconds, self.energy_joules)
+        return training_result(trial, sums, self.metric, monitor)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from wattwise.training.exits import end_reason
 from wattwise.training.ranks import connect
 
 if TYPE_CHECKING:
-    from wattwise.training.attempts import Attempt
-    from wattwise.training.optimizer import BatchSizeOptimizer
+    from wattwise.training.optimizer import Attempt, BatchSizeOptimizer
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The state that the trainer's thread and the session's thread share: measurements one way, decisions the other.
+"""What the trainer's thread and the session's thread share of a running trial.
 
 Nothing here calls the server. A signal handler may interrupt the trainer's thread anywhere and call these methods:
 therefore the lock is re-entrant, and no method relies on what it read before it waited.
@@ -11,12 +11,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import WattwiseError, log
 from wattwise.rpc.answers import MOST_WARNINGS, heartbeat_seconds
+from wattwise.training.journal import Journal
+from wattwise.training.resume import carry_on
+from wattwise.training.state import Event, Link, Progress, TrialState
 
 _MAX_PENDING = 10_000
 
@@ -36,76 +38,133 @@ class Ending(NamedTuple):
 
 
 class Exchange:
-    """The state of a trial's session.
+    """The state of a running trial: measurements go one way, decisions the other.
 
     Args:
         address: the server's address.
-        on_refusal: called with a measurement that the server refused.
+        journal: has every measurement before it is pending.
+        link: the link to the server at the start. An outage that the trial starts in was warned of.
 
     Attributes:
         changed: held to write an attribute or to read several; notified after every change.
+        journal: as given.
+        state: the state of the trial; only `note` changes it.
         pending: the measurements that the server has not acknowledged, oldest first.
-        decision: the server's newest decision.
+        decision: the newest decision: the server's, or the trainer's own.
         beat_seconds: the pause between two heartbeats, as the server's newest answer says.
-        stopped: whether the server has ended the trial.
-        away: whether the server does not answer at the moment.
-        detached: whether the server has no such trial; `away` then stays true.
-        ending: set once the trainer ends the trial.
+        ending: set once the trainer waits for the end of the trial to be delivered.
         finished: whether the session's thread has stopped.
     """
 
-    def __init__(self, address: str, on_refusal: Callable[[v1.TrainingResult], None] = lambda _: None) -> None:
+    def __init__(self, address: str, journal: Journal, link: Link = Link.TRACKED) -> None:
         self._address = address
-        self._on_refusal = on_refusal
+        self.journal = journal
         self.changed = threading.Condition(threading.RLock())
+        self.state = TrialState(link)
         self.pending: deque[PendingReport] = deque(maxlen=_MAX_PENDING)
         self.decision: v1.Decision | None = None
         self.beat_seconds = math.inf
-        self.stopped = False
-        self.away = False
-        self.detached = False
         self.ending: Ending | None = None
         self.finished = False
         self._posted = 0
         self._answered = 0
         self._refusal: WattwiseError | None = None
+        # What this process counted on from, and what the server had, since the server has resumed the trial.
+        self._carried: tuple[v1.Measurement, v1.Measurement] | None = None
         # The trainer has warned of unconnected ranks before it had a trial.
         self._warned = {v1.WARNING_REASON_UNCONNECTED_RANKS, v1.WARNING_REASON_NO_ENERGY}
-        self._outage_warned = False
-        self._outage_ended_at = 0.0
+        # When the newest outage that was warned of was over; infinite while it lasts.
+        self._outage_over_at = math.inf if link is Link.AWAY else 0.0
 
     @property
-    def over(self) -> bool:
-        """Whether the trial is over, for the server or for this trainer."""
-        return self.stopped or self.ending is not None
+    def link(self) -> Link:
+        """The link to the server."""
+        return self.state.link
 
-    def post(self, result: v1.TrainingResult) -> PendingReport:
-        """Adds a measurement to those that are pending.
+    @property
+    def progress(self) -> Progress:
+        """The progress of the trial."""
+        return self.state.progress
+
+    @property
+    def ended_by_server(self) -> bool:
+        """Whether the server has said that the trial is over."""
+        return self.progress in (Progress.DECIDED, Progress.SETTLED)
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more is reported; after its own decision, a trainer still delivers what is pending."""
+        return self.ended_by_server or self.ending is not None
+
+    def note(self, event: Event) -> None:
+        """Changes the state by an event."""
+        with self.changed:
+            self.state = self.state.after(event)
+            self.changed.notify_all()
+
+    def report(self, result: v1.TrainingResult, timeout: float) -> v1.Decision | None:
+        """Reports the measurement of an epoch and returns the decision; None if there is none.
+
+        While the server is known to be away this returns at once; a server that does not answer within `timeout`
+        seconds counts as away. The measurement is sent when the server is back. The sums of a trial that was resumed
+        late are increased to carry on those that the server had.
 
         Raises:
-            WattwiseError: if the server refused an earlier measurement since the last call.
+            WattwiseError: if the server refused this measurement, or one that was kept while it was away.
         """
         with self.changed:
+            if self._carried is not None:
+                carry_on(result.measurement, *self._carried)
+            if not self.closing:
+                self.journal.add(result)
+            if self.link is Link.DETACHED:
+                return None
             self._raise_refusal()
+            report = self.post(result)
+            known = self.changed.wait_for(
+                lambda: (
+                    self._answered >= report.number or self.closing or self.link is not Link.TRACKED or self.finished
+                ),
+                timeout,
+            )
+            self._raise_refusal()
+            if self.ended_by_server or self._answered >= report.number:
+                return self.decision
+        if not known:
+            self.lose(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
+        return None
+
+    def post(self, result: v1.TrainingResult) -> PendingReport:
+        """Adds a measurement, which the journal has, to those that are pending."""
+        with self.changed:
             self._posted += 1
             report = PendingReport(self._posted, result)
             self.pending.append(report)
             self.changed.notify_all()
             return report
 
-    def change(self, change: Callable[[v1.TrainingResult], None]) -> None:
-        """Changes the pending measurements; the trainer's thread keeps its own."""
+    def decide(self, own: v1.Decision) -> None:
+        """Takes the trainer's own decision, unless the trial is over already."""
         with self.changed:
-            for place, (number, result) in enumerate(self.pending):
-                changed = v1.TrainingResult()
-                changed.CopyFrom(result)
-                change(changed)
-                self.pending[place] = PendingReport(number, changed)
+            if self.progress is Progress.RUNNING:
+                self.decision = own
+                if own.stop_train:
+                    self.note(Event.CLOSED)
 
-    def skip(self, epoch: int) -> None:
-        """Drops the pending measurements up to an epoch, which the server has."""
+    def resume(self, trial: v1.Trial) -> None:
+        """Carries on the sums of a trial that the server has resumed; drops the epochs that the server has."""
         with self.changed:
-            while self.pending and self.pending[0].result.measurement.epoch <= epoch:
+            base = self.journal.record.base
+            self.journal.carry_on(trial)
+            if base is not None:
+                self._carried = base, trial.newest
+                for place, (number, result) in enumerate(self.pending):
+                    # The trainer's thread keeps its own.
+                    carried = v1.TrainingResult()
+                    carried.CopyFrom(result)
+                    carry_on(carried.measurement, *self._carried)
+                    self.pending[place] = PendingReport(number, carried)
+            while self.pending and self.pending[0].result.measurement.epoch <= trial.newest.epoch:
                 self._acknowledge(self.pending[0])
             self.changed.notify_all()
 
@@ -115,31 +174,12 @@ class Exchange:
         with self.changed:
             return self.pending[0] if self.pending else None
 
-    def answer_to(self, report: PendingReport, timeout: float) -> v1.Decision | None:
-        """Waits for the decision on a measurement, unless the server is away; None if there is none.
-
-        A server that does not answer within `timeout` seconds counts as away.
-
-        Raises:
-            WattwiseError: if the server refused the measurement.
-        """
-        with self.changed:
-            known = self.changed.wait_for(
-                lambda: self._answered >= report.number or self.over or self.away or self.finished, timeout
-            )
-            self._raise_refusal()
-            if self.stopped or self._answered >= report.number:
-                return self.decision
-        if not known:
-            self.lost(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
-        return None
-
     def answer(self, report: PendingReport | None, decision: v1.Decision) -> None:
-        """Stores a decision, which answers no report if it is a heartbeat's or a pushed stop.
+        """Takes a decision, which answers no report if it is a heartbeat's or a pushed stop.
 
         Each of its warnings is logged once per trial.
         """
-        self.found()
+        self.find()
         for warning in decision.warnings:
             if warning.reason not in self._warned and len(self._warned) < MOST_WARNINGS:
                 self._warned.add(warning.reason)
@@ -148,40 +188,52 @@ class Exchange:
             if report is not None:
                 self._acknowledge(report)
             self.beat_seconds = heartbeat_seconds(decision)
-            if (report is not None or decision.stop_train) and not self.stopped:
+            if decision.stop_train:
+                self._stop(decision, Event.STOPPED)
+            elif report is not None and self.progress is Progress.RUNNING:
                 self.decision = decision
-                self.stopped = decision.stop_train
             self.changed.notify_all()
 
-    def refuse(self, report: PendingReport, error: WattwiseError) -> None:
-        """Stores the refusal of a measurement; the trainer's next call raises it."""
-        self._on_refusal(report.result)
-        self.found()
+    def delete(self, message: str) -> None:
+        """Stops the training of a trial that was deleted with its job."""
+        self.find()
+        decision = v1.Decision(stop_train=True, end_reason=v1.END_REASON_JOB_DELETED, message=message)
         with self.changed:
+            self._stop(decision, Event.DELETED)
+
+    def refuse(self, report: PendingReport, error: WattwiseError) -> None:
+        """Takes the refusal of a measurement; the trainer's next report raises it."""
+        self.find()
+        with self.changed:
+            self.journal.leave_out(report.result.measurement.epoch)
             self._acknowledge(report)
             self._refusal = error
             self.changed.notify_all()
 
-    def lost(self, cause: str) -> None:
+    def lose(self, cause: str) -> None:
         """Marks the server as away, and warns once per outage; `cause` names the server and the fault."""
         with self.changed:
-            if self.away or self.over:
+            if self.link is not Link.TRACKED or self.closing:
                 return
-            self.away = True
+            self.note(Event.UNREACHABLE)
             level = logging.WARNING if self.claim_outage_warning(time.monotonic()) else logging.INFO
-            self.changed.notify_all()
         log.log(level, "%s; training continues, and its measurements are kept until the server is back", cause)
 
-    def begin_away(self) -> None:
-        """Begins with a server that is away, which was warned of."""
-        self.away = self._outage_warned = True
+    def find(self) -> None:
+        """Marks the server as present, and ends the outage that was warned of."""
+        with self.changed:
+            # A server that is away is in an outage.
+            if self._outage_over_at < math.inf or self.link is Link.DETACHED:
+                return
+            self._outage_over_at = time.monotonic()
+            self.note(Event.ANSWERED)
+        log.info("the Wattwise server at %s is back", self._address)
 
     def detach(self) -> None:
         """Marks the trial as one that the server does not have: nothing is sent until it ends."""
         with self.changed:
-            self.detached = self.away = True
+            self.note(Event.UNKNOWN)
             self.pending.clear()
-            self.changed.notify_all()
 
     def claim_outage_warning(self, begun_at: float) -> bool:
         """Whether the caller should warn of the outage that failed its call: true for the first caller of each outage.
@@ -189,26 +241,18 @@ class Exchange:
         A call that began (in monotonic seconds) before an outage ended failed in that outage, which was warned of.
         """
         with self.changed:
-            if begun_at < self._outage_ended_at:
+            if begun_at < self._outage_over_at:
                 return False
-            first, self._outage_warned = not self._outage_warned, True
-            return first
-
-    def found(self) -> None:
-        """Marks the server as present, and ends the outage that was warned of."""
-        with self.changed:
-            if not self._outage_warned or self.detached:
-                return
-            self._outage_warned, self._outage_ended_at = False, time.monotonic()
-            self.away = False
-            self.changed.notify_all()
-        log.info("the Wattwise server at %s is back", self._address)
+            self._outage_over_at = math.inf
+            return True
 
     def end(self, ending: Ending) -> None:
-        """Asks the session's thread to end the trial; the first reason counts."""
+        """Ends the trial and asks the session's thread to deliver the end; the first reason counts."""
         with self.changed:
+            if not self.ended_by_server:
+                self.journal.end(ending.reason)
             self.ending = self.ending or ending
-            self.changed.notify_all()
+            self.note(Event.CLOSED)
 
     def finish(self) -> None:
         """Marks the session's thread as stopped."""
@@ -220,6 +264,11 @@ class Exchange:
         """Waits up to `timeout` seconds for `finish`; returns whether it was called."""
         with self.changed:
             return self.changed.wait_for(lambda: self.finished, timeout)
+
+    def _stop(self, decision: v1.Decision, event: Event) -> None:
+        if not self.ended_by_server:
+            self.decision = decision
+        self.note(event)
 
     def _acknowledge(self, report: PendingReport) -> None:
         self._answered = max(self._answered, report.number)

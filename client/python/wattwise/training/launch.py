@@ -1,4 +1,4 @@
-"""One launch of a trainer: where its trial comes from."""
+"""One launch of a trainer: where its trials come from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, cast
 
 from wattwise import v1
 from wattwise.drafts import resolved
 from wattwise.errors import (
     NoBatchSizeLeftError,
+    OperationOrderError,
     ResourceExhaustedError,
     ResumeError,
     ServerError,
@@ -30,19 +31,22 @@ from wattwise.rpc.calls import new_id
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.labels import launch_labels
-from wattwise.spec import JobSpec, check_job, check_valid
+from wattwise.spec import JobSpec, check_valid
+from wattwise.training.assigned import AssignedTrial
+from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request, find_launch
 from wattwise.training.journal import Journal, TrialRecord
-from wattwise.training.resume import SavedTrial
+from wattwise.training.resume import SavedTrial, has_ended
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
-from wattwise.training.trial import StartedTrial, TrialInfo
+from wattwise.training.start import STARTS, Known, Reply, Start, StartedTrial
+from wattwise.training.trial import TrialInfo
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 _BESIDE_SECONDS = 60.0
 """How long earlier trials are delivered beside the training."""
 
-NO_TRIAL = (
+_NO_ANSWER = (
     NoBatchSizeLeftError,
     ResourceExhaustedError,
     ServerError,
@@ -52,69 +56,6 @@ NO_TRIAL = (
 """Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
 
 
-DRIVER_VARIABLES = ("JOB_SPEC", "LAUNCH_ID", "TRIAL_NUMBER")
-"""Variables that only `wattwise run` sets, without `WATTWISE_`."""
-
-
-def has_driver() -> bool:
-    """Whether `wattwise run` has started this process."""
-    return any(os.environ.get(f"WATTWISE_{name}") for name in DRIVER_VARIABLES)
-
-
-class Launch(Protocol):
-    """Starts a trial and opens the connections that it needs.
-
-    Attributes:
-        repeatable: whether this process may train another trial after the first.
-        unconnected_ranks: the number of processes if each of them asks for a trial; otherwise 0.
-    """
-
-    repeatable: bool
-    unconnected_ranks: int
-
-    @property
-    def job_key(self) -> tuple[str, str]:
-        """The server's address and the job's id."""
-
-    @property
-    def launch_id(self) -> str:
-        """The name of the launch on the server: `start` returns its trial."""
-
-    def resume(self, state: Mapping[str, object]) -> None:
-        """Makes `start` continue the trial of a checkpoint.
-
-        Raises:
-            ResumeError: if the state is invalid or this launch cannot continue its trial.
-        """
-
-    def repeat(self, before: TrialInfo) -> None:
-        """Makes `start` ask for another trial of the job, if `repeatable`.
-
-        Args:
-            before: the trial before.
-        """
-
-    def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
-        """Returns the trial to train. Called on rank 0 only.
-
-        Args:
-            monitor: measures the trial.
-            fallback: the batch size to train with if the server has none to offer; None raises its error.
-
-        Raises:
-            WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
-        """
-
-    def session(self, info: TrialInfo, timeout: float) -> Session:
-        """The session that reports the trial; `timeout` is how long a report waits for its answer."""
-
-    def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
-        """A client for single calls on behalf of the trial."""
-
-    def record_power_limit(self, watts: float) -> None:
-        """Records the power limit that the trial trains at where the launcher of this process looks for it."""
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """A server and how to call it.
@@ -122,7 +63,7 @@ class Endpoint:
     Attributes:
         server: host and port.
         credentials: the token and the certificates.
-        timeout: seconds that the calls of `start` may take.
+        timeout: seconds that the calls of `Launch.start` may take.
         search_timeout: seconds of them for a server that cannot be reached at all.
         spool: keeps what the server does not know.
         name: the server's name in the spool, which does not change with its address.
@@ -159,100 +100,109 @@ class Endpoint:
             warns=warns,
         )
 
-    def start_client(self, call_id: str, *, warns: bool = True) -> Client:
-        """A client for the calls of `Launch.start`."""
-        return self.client(call_id, self.timeout, self.search_timeout, warns=warns)
 
-    def session(
-        self,
-        info: TrialInfo,
-        job: v1.JobSpec,
-        timeout: float,
-        *,
-        ends_completed: bool = True,
-        away: bool = False,
-        resumes: bool = False,
-    ) -> Session:
-        """A session of the trial of the job as it was registered; see `Session` for the other arguments."""
-        trial = info.snapshot
-        start = trial.start_time.ToNanoseconds() / 1e9
-        record = TrialRecord(self.name, job, info.id.launch_id, info.id.trial_number, info.batch_size, start)
-        return Session(
-            self.server,
-            info.id,
-            self.spool.journal(record),
-            beat_seconds=heartbeat_seconds(trial),
-            timeout=timeout,
-            credentials=self.credentials,
-            ends_completed=ends_completed,
-            away=away,
-            resumes=resumes,
-        )
+class NewTrial(NamedTuple):
+    """A trial that the server is to choose; the launch id makes the request repeatable."""
+
+    launch_id: str
 
 
-class ServerLaunch:
-    """Asks the server for a new trial, or resumes the trial of a checkpoint.
+class _Answer(NamedTuple):
+    """What the server has answered about a trial.
 
-    The launch id makes `start` idempotent: repeated after an error, it returns the same trial.
-
-    The arguments are those of `BatchSizeOptimizer`.
-
-    Raises:
-        InvalidArgumentError: if `job` is not a JobSpec, or `timeout` is not a number of seconds.
+    Attributes:
+        reply: the answer in short.
+        error: why the server has not given the trial.
+        trial: the trial that it has given.
+        job: the job, if it is registered.
+        decision: the decision, if the trial has been decided.
     """
 
-    repeatable = True
+    reply: Reply
+    error: WattwiseError | None = None
+    trial: v1.Trial | None = None
+    job: v1.Job | None = None
+    decision: v1.Decision | None = None
 
-    def __init__(
-        self, server: str, job: JobSpec, timeout: float | None = None, credentials: Credentials | None = None
-    ) -> None:
-        self._spec = check_job(job)
-        self.unconnected_ranks = 0
-        self._endpoint = Endpoint.of(server, timeout, credentials)
-        self._launch_id = new_id()
-        self._saved: SavedTrial | None = None
+
+class Launch:
+    """Starts the trials of a process, and opens the connections that they need.
+
+    Args:
+        endpoint: the server.
+        job: the job.
+        assigned: the trial of the driver that has started this process; None if there is none.
+
+    Attributes:
+        assigned: as given.
+        next: the trial that `start` starts; None if this process has started it. `start` can be repeated after an
+            error, and returns the same trial.
+        announces: whether a new trial is announced: not if the driver or another process has done so.
+    """
+
+    def __init__(self, endpoint: Endpoint, job: JobSpec, assigned: AssignedTrial | None = None) -> None:
+        self.assigned = assigned
+        self.next: NewTrial | SavedTrial | AssignedTrial | None = assigned or NewTrial(new_id())
+        self.announces = assigned is None
+        self._endpoint = endpoint
+        self._job = job
         # The newest trial of this process that the server has dispatched, so that it knows if the job was deleted.
-        self._earlier: TrialInfo | None = None
-        # As the server was sent it.
-        self._job = v1.JobSpec()
-        self._away = self._unasked = False
+        self._earlier: v1.TrialId | None = None
         self._held: Journal | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether this process may train another trial after the first; a driver starts another process for it."""
+        return self.assigned is None
 
     @property
     def job_key(self) -> tuple[str, str]:
         """The server's address and the job's id."""
-        return self._endpoint.server, self._spec.job_id
-
-    @property
-    def launch_id(self) -> str:
-        """The name of the launch on the server."""
-        return self._launch_id
+        return self._endpoint.server, self._job.job_id
 
     def resume(self, state: Mapping[str, object]) -> None:
-        """Makes `start` continue the trial of a checkpoint of the same job."""
+        """Makes `start` continue the trial of a checkpoint.
+
+        Raises:
+            ResumeError: if the state is invalid or this launch cannot continue its trial.
+        """
         saved = SavedTrial.from_state(state)
-        if self._spec.job_id != saved.job_id:
+        if not self.repeatable:
             raise ResumeError(
-                f"the checkpoint belongs to job {saved.job_id!r}, not to {self._spec.job_id!r}: "
+                f"wattwise run gives every launch a new trial, but the checkpoint belongs to trial "
+                f"{saved.trial_number}: start the training without the checkpoint"
+            )
+        if self._job.job_id != saved.job_id:
+            raise ResumeError(
+                f"the checkpoint belongs to job {saved.job_id!r}, not to {self._job.job_id!r}: "
                 "load a checkpoint of this job, or omit load_state_dict()"
             )
-        self._saved, self._launch_id = saved, saved.launch_id
+        self.next = saved
 
     def repeat(self, before: TrialInfo) -> None:
-        """Makes `start` ask for another trial of the job."""
+        """Makes `start` ask for another trial of the job after the trial before."""
         if not before.fallback:
-            self._earlier = before
-        self._saved, self._launch_id = None, new_id()
-        self._away = self._unasked = False
+            self._earlier = before.id
+        self.next = NewTrial(new_id())
 
-    def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
-        """Registers the job and asks for its next trial, or resumes the trial of the checkpoint."""
-        if self._saved is not None:
+    def start(self, monitor: Monitor, fallback: int | None = None, unconnected_ranks: int = 0) -> StartedTrial:
+        """Returns the trial to train. Called on rank 0 only.
+
+        Args:
+            monitor: measures the trial.
+            fallback: the batch size to train with if the server has none to offer; None raises its error.
+            unconnected_ranks: the number of processes if each of them asks for a trial; otherwise 0.
+
+        Raises:
+            OperationOrderError: if there is no trial to start.
+            WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
+        """
+        saved = self.next if isinstance(self.next, SavedTrial) else None
+        if saved is not None:
             # Nobody may deliver, and so end, the trial from now on.
-            name, saved = self._endpoint.name, self._saved
-            self._held = self._endpoint.spool.hold(name, saved.job_id, saved.launch_id)
+            self._held = self._endpoint.spool.hold(self._endpoint.name, saved.job_id, saved.launch_id)
         try:
-            started = self._start(monitor, fallback)
+            started = self._start(monitor, fallback, unconnected_ranks)
         except BaseException:
             self._let_go()
             raise
@@ -260,59 +210,107 @@ class ServerLaunch:
             self._let_go()
         return started
 
-    def _start(self, monitor: Monitor, fallback: int | None) -> StartedTrial:
-        kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
-        self._job = spec.to_proto()
-        if self._saved is not None and not self._saved.trial_number:
-            # The server has not dispatched it, so there is nothing to ask for.
-            return self._resume_locally(kind, self._saved, "the fallback batch size of the checkpoint")
-        with self._endpoint.start_client(self._launch_id, warns=fallback is None) as client:
-            if self._saved is None:
-                started = self._ask(client, spec, kind, fallback)
-            else:
-                try:
-                    resumed = self._resume(client, spec, kind, self._saved)
-                except NO_TRIAL as error:
-                    if fallback is None:
-                        raise
-                    return self._resume_away(kind, self._saved, error)
-                if resumed is None:
-                    return self._resume_lost(kind, self._saved, fallback)
-                started = resumed
-        return started
-
-    def session(self, info: TrialInfo, timeout: float) -> Session:
-        """The session that reports the trial."""
-        session = self._endpoint.session(info, self._job, timeout, away=self._away, resumes=self._unasked)
+    def session(self, started: StartedTrial, timeout: float) -> Session:
+        """The session that reports a trial; `timeout` is how long a single call may take."""
+        trial = started.info.snapshot
+        start = trial.start_time.ToNanoseconds() / 1e9
+        record = TrialRecord(
+            self._endpoint.name, started.sent, trial.id.launch_id, trial.id.trial_number, trial.batch_size, start
+        )
+        session = Session(
+            self._endpoint.server,
+            trial.id,
+            self._endpoint.spool.journal(record),
+            beat_seconds=heartbeat_seconds(trial),
+            timeout=timeout,
+            credentials=self._endpoint.credentials,
+            # A driver sees the exit status and ends an undecided trial.
+            ends_completed=self.repeatable,
+            link=started.how.link,
+        )
         self._let_go()
         return session
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
-        """A client for single calls on behalf of the trial."""
+        """A client for single calls on behalf of a trial."""
         return self._endpoint.client(info.id.launch_id, timeout, search_timeout)
 
     def record_power_limit(self, watts: float) -> None:
-        """Does nothing: no launcher waits for it."""
+        """Records the power limit that the trial trains at for the history of the driver."""
+        if self.assigned is not None:
+            self.assigned.write(ClientFile(joined=True, limit_watts_per_gpu=watts))
 
     def _let_go(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             held.leave()
 
-    def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
-        job_id, job = str(spec.job_id), None
+    def _start(self, monitor: Monitor, fallback: int | None, unconnected_ranks: int) -> StartedTrial:
+        if self.next is None:
+            raise OperationOrderError("this process trains its trial already")
+        target, spec, kind = self.next, with_gpu(self._job, monitor), str(monitor_kinds(monitor))
+        sent = spec.to_proto()
+        answer = self._ask(target, spec, unconnected_ranks, warns=fallback is None and self.repeatable)
+        how = STARTS.get((_known(target), answer.reply))
+        if how is None or (how.needs_fallback and fallback is None):
+            raise cast("WattwiseError", answer.error)
+        job = answer.job or v1.Job(spec=resolved(sent))
+        if isinstance(target, NewTrial):
+            trial = answer.trial or self._fallback_trial(target, sent, job, cast("int", fallback), answer)
+            reason = trial.reason or f"the fallback batch size: {answer.error}"
+            return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent)
+        if isinstance(target, SavedTrial):
+            if answer.trial is None:
+                trial, reason = self._continued(target, how, job, answer)
+                return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent, target.sums)
+            info = TrialInfo(answer.trial, job, answer.trial.reason, kind)
+            return StartedTrial(how, info, sent, target.sums_in(answer.trial), answer.decision)
+        if answer.error is not None:
+            log.warning("%s. Training starts nevertheless, and is reported when the server is back", answer.error)
+        target.write(ClientFile(joined=True))
+        return StartedTrial(how, TrialInfo(answer.trial or target.trial(), job, target.reason, kind), sent)
+
+    def _ask(
+        self, target: NewTrial | SavedTrial | AssignedTrial, spec: JobSpec, unconnected_ranks: int, *, warns: bool
+    ) -> _Answer:
+        """Asks the server for a trial.
+
+        Raises:
+            WattwiseError: if the server refuses the trial or its job.
+        """
+        if _known(target) is Known.FALLBACK_CHECKPOINT:
+            # The server has not dispatched it, so there is nothing to ask for.
+            return _Answer(Reply.NOT_FOUND)
+        endpoint = self._endpoint
+        with endpoint.client(target.launch_id, endpoint.timeout, endpoint.search_timeout, warns=warns) as client:
+            try:
+                if isinstance(target, NewTrial):
+                    return self._ask_for_new(client, target, spec, unconnected_ranks)
+                if isinstance(target, SavedTrial):
+                    return _ask_for_saved(client, target, spec)
+                return _ask_for_assigned(client, target, spec)
+            except TrialDeletedError as error:
+                return _Answer(Reply.DELETED, error)
+            except _NO_ANSWER as error:
+                return _Answer(Reply.NO_ANSWER, error)
+
+    def _ask_for_new(self, client: Client, target: NewTrial, spec: JobSpec, unconnected_ranks: int) -> _Answer:
+        job = None
         try:
             if self._earlier is not None:
                 # To register a deleted job would bring it back; one that was lost comes back.
-                find_launch(client, self._earlier.id)
+                find_launch(client, self._earlier)
             job = client.register_job(spec).job
             self._deliver_earlier()
-            answer = self._next(client, job_id)
-        except NO_TRIAL as error:
-            if fallback is None:
-                raise
-            return self._fall_back(job, kind, fallback, error)
-        return StartedTrial(TrialInfo(answer.trial, job, answer.trial.reason, kind))
+            trial = client.get_next_batch_size(
+                spec.job_id,
+                launch_id=target.launch_id,
+                unconnected_ranks=unconnected_ranks,
+                labels=launch_labels(),
+            ).trial
+        except _NO_ANSWER as error:
+            return _Answer(Reply.NO_ANSWER, error, job=job)
+        return _Answer(Reply.GIVEN, trial=trial, job=job)
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
@@ -330,55 +328,49 @@ class ServerLaunch:
             thread.start()
             thread.join(LAUNCH_SECONDS)
 
-    def _fall_back(self, job: v1.Job | None, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
-        """Trains without the server, which may have registered the job."""
-        if job is None:
-            # Otherwise a job that the server refuses would be trained, and never delivered.
-            check_valid(self._job)
-            job = v1.Job(spec=resolved(self._job))
+    def _fallback_trial(
+        self, target: NewTrial, sent: v1.JobSpec, job: v1.Job, batch_size: int, answer: _Answer
+    ) -> v1.Trial:
+        """A trial on the fallback batch size, of a job that the server may have registered.
+
+        Raises:
+            InvalidJobSpecError: if the server would refuse the job, and the trial could never be delivered.
+        """
+        if answer.job is None:
+            check_valid(sent)
         log.warning(
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
-            *(cause, batch_size, _delivered(cause)),
+            *(answer.error, batch_size, _delivered(answer.error)),
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
-        self._launch_id = fallback_request(self._launch_id)
-        trial_id = v1.TrialId(job_id=job.spec.job_id, launch_id=self._launch_id)
+        trial_id = v1.TrialId(job_id=job.spec.job_id, launch_id=fallback_request(target.launch_id))
         trial = v1.Trial(
             id=trial_id, batch_size=batch_size, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING
         )
         trial.start_time.FromNanoseconds(time.time_ns())
-        return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", kind))
+        return trial
 
-    def _resume_away(self, kind: str, saved: SavedTrial, cause: WattwiseError) -> StartedTrial:
-        """Continues a trial of a server that is away; the server is asked to resume it when it is back."""
-        log.warning(
-            "%s. Training continues with trial %d of the checkpoint and its batch size %d; its result is delivered %s",
-            *(cause, saved.trial_number, saved.batch_size, _delivered(cause)),
-        )
-        self._away = True
-        return self._resume_locally(kind, saved, f"the trial of the checkpoint: {cause}")
-
-    def _resume_lost(self, kind: str, saved: SavedTrial, fallback: int | None) -> StartedTrial:
-        """Continues a trial that the server does not know: to the server it is like one on a fallback batch size.
+    def _continued(self, saved: SavedTrial, how: Start, job: v1.Job, answer: _Answer) -> tuple[v1.Trial, str]:
+        """The trial of a checkpoint that continues without the server, and why it has its batch size.
 
         Raises:
-            ResumeError: if there is no fallback.
+            ResumeError: if the trial cannot continue.
         """
-        cause = f"{saved.name} of the checkpoint is not on the server, whose database was lost or restored"
-        if fallback is None:
-            raise ResumeError(
-                f"{cause}: omit load_state_dict() to get a new trial, or pass a fallback to continue this one, which "
-                "is then delivered at its end"
+        reason = "the fallback batch size of the checkpoint"
+        if how is Start.RESUMED_AWAY:
+            log.warning(
+                "%s. Training continues with trial %d of the checkpoint and its batch size %d; its result is delivered "
+                "%s",
+                *(answer.error, saved.trial_number, saved.batch_size, _delivered(answer.error)),
             )
-        log.warning(
-            "%s. Training continues with its batch size %d; the whole trial is delivered at its end",
-            *(cause, saved.batch_size),
-        )
-        return self._resume_locally(kind, saved._replace(trial_number=0), f"the batch size of the checkpoint: {cause}")
-
-    def _resume_locally(self, kind: str, saved: SavedTrial, reason: str) -> StartedTrial:
-        """Continues a trial without asking the server."""
-        job = v1.Job(spec=resolved(self._job))
+            reason = f"the trial of the checkpoint: {answer.error}"
+        elif how is Start.LOST:
+            log.warning(
+                "%s. Training continues with its batch size %d; the whole trial is delivered at its end",
+                *(_lost(saved), saved.batch_size),
+            )
+            reason = f"the batch size of the checkpoint: {_lost(saved)}"
+            saved = saved._replace(trial_number=0)
         if saved.batch_size not in job.spec.batch_sizes:
             raise ResumeError(
                 f"the checkpoint's batch size {saved.batch_size} is not one of the job's batch_sizes: omit "
@@ -387,54 +379,82 @@ class ServerLaunch:
         record = self._endpoint.spool.read(self._endpoint.name, saved.job_id, saved.launch_id)
         if record is not None and record.ended_by_trainer(job.spec):
             raise saved.ended(record.end_reason)
-        self._unasked = True
         origin = v1.TRIAL_ORIGIN_UNSPECIFIED if saved.trial_number else v1.TRIAL_ORIGIN_IMPORTED
         trial = v1.Trial(id=saved.trial_id, batch_size=saved.batch_size, origin=origin, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
-        return StartedTrial(TrialInfo(trial, job, reason, kind), saved.progress)
-
-    def _next(self, client: Client, job_id: str) -> v1.GetNextBatchSizeResponse:
-        ranks = self.unconnected_ranks
-        return client.get_next_batch_size(
-            job_id, launch_id=self._launch_id, unconnected_ranks=ranks, labels=launch_labels()
-        )
-
-    def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial | None:
-        """Continues the trial of a checkpoint; None if the server does not know it.
-
-        Raises:
-            ResumeError: if it was deleted, or cannot continue.
-        """
-        try:
-            known = find_launch(client, saved.trial_id)
-            if known is None or known.id.trial_number != saved.trial_number:
-                # In a database that was restored, the launch may have another trial.
-                return None
-            # Before register_job, which would create a deleted job again.
-            answer = client.get_next_batch_size(saved.job_id, launch_id=saved.launch_id, resume=True)
-        except TrialDeletedError:
-            raise saved.gone() from None
-        trial = answer.trial
-        saved.check(trial)
-        try:
-            job = client.register_job(spec).job
-            check_dispatched(trial, job.spec)
-        except WattwiseError:
-            # A trial that was still running belongs to another process.
-            if known.status != v1.TRIAL_STATUS_RUNNING:
-                with contextlib.suppress(WattwiseError):
-                    client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
-            raise
-        # Of a status that is newer than this client, the decision says whether to go on.
-        decision = None if trial.status == v1.TRIAL_STATUS_RUNNING else client.heartbeat(trial.id)
-        decided = decision is not None and decision.stop_train
-        if not decided and trial.newest.epoch != saved.progress.epoch:
-            log.info("training continues from epoch %d of the checkpoint", saved.progress.epoch)
-        info = TrialInfo(trial, job, answer.trial.reason, kind)
-        return StartedTrial(info, saved.progress_in(trial), decision if decided else None)
+        return trial, reason
 
 
-def _delivered(cause: WattwiseError) -> str:
+def _known(target: NewTrial | SavedTrial | AssignedTrial) -> Known:
+    if isinstance(target, NewTrial):
+        return Known.NOTHING
+    if isinstance(target, SavedTrial):
+        return Known.CHECKPOINT if target.trial_number else Known.FALLBACK_CHECKPOINT
+    return Known.ASSIGNED
+
+
+def _ask_for_saved(client: Client, saved: SavedTrial, spec: JobSpec) -> _Answer:
+    """Asks for the trial of a checkpoint.
+
+    Raises:
+        ResumeError: if the trial cannot continue.
+    """
+    try:
+        known = find_launch(client, saved.trial_id)
+        # In a database that was restored, the launch may have another trial.
+        if known is None or known.id.trial_number != saved.trial_number:
+            remedy = (
+                "omit load_state_dict() to get a new trial, or pass a fallback to continue this one, which is then "
+                "delivered at its end"
+            )
+            return _Answer(Reply.NOT_FOUND, ResumeError(f"{_lost(saved)}: {remedy}"))
+        # Before register_job, which would create a deleted job again.
+        trial = client.get_next_batch_size(saved.job_id, launch_id=saved.launch_id, resume=True).trial
+    except TrialDeletedError:
+        return _Answer(Reply.DELETED, saved.gone())
+    saved.check(trial)
+    try:
+        job = client.register_job(spec).job
+        check_dispatched(trial, job.spec)
+    except WattwiseError:
+        # A trial that was still running belongs to another process.
+        if known.status != v1.TRIAL_STATUS_RUNNING:
+            with contextlib.suppress(WattwiseError):
+                client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
+        raise
+    # Of a status that is newer than this client, the decision says whether to go on.
+    decision = None if trial.status == v1.TRIAL_STATUS_RUNNING else client.heartbeat(trial.id)
+    if decision is not None and decision.stop_train:
+        return _Answer(Reply.GIVEN, trial=trial, job=job, decision=decision)
+    if trial.newest.epoch != saved.sums.epoch:
+        log.info("training continues from epoch %d of the checkpoint", saved.sums.epoch)
+    return _Answer(Reply.GIVEN, trial=trial, job=job)
+
+
+def _ask_for_assigned(client: Client, assigned: AssignedTrial, spec: JobSpec) -> _Answer:
+    """Asks for the trial of the driver, which goes on if it was lost.
+
+    Raises:
+        NoDriverError: if the server returns another trial than the variables name.
+    """
+    trial = find_launch(client, assigned.id)
+    if trial is None:
+        # The session's first heartbeat finds the same, and warns of the loss.
+        return _Answer(Reply.NOT_FOUND)
+    assigned.check(trial)
+    if not has_ended(trial):
+        # To resume never dispatches another trial. Before register_job, which would create a deleted job again.
+        trial = client.get_next_batch_size(assigned.id.job_id, launch_id=assigned.launch_id, resume=True).trial
+    job = client.register_job(spec).job
+    check_dispatched(trial, job.spec)
+    return _Answer(Reply.GIVEN, trial=trial, job=job)
+
+
+def _lost(saved: SavedTrial) -> str:
+    return f"{saved.name} of the checkpoint is not on the server, whose database was lost or restored"
+
+
+def _delivered(cause: WattwiseError | None) -> str:
     """When a trial is delivered that the server could not start."""
     if isinstance(cause, NoBatchSizeLeftError):
         return "at its end"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -26,19 +27,20 @@ from wattwise.monitor import Monitor, default_monitor
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import EndReason
-from wattwise.spec import JobSpec, higher_is_better
-from wattwise.training.attempts import Attempt
+from wattwise.spec import JobSpec, check_job, higher_is_better
+from wattwise.training.assigned import AssignedTrial, has_driver
 from wattwise.training.best import BestEpoch, best_state, better, saved_best
 from wattwise.training.exits import end_reason, reason_value
 from wattwise.training.fallback import checked_fallback
 from wattwise.training.inheritance import inherited_batch
-from wattwise.training.launch import Launch, ServerLaunch, has_driver
+from wattwise.training.launch import Endpoint, Launch
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
 from wattwise.training.resume import SavedTrial, check_is_state, saved_attempt
 from wattwise.training.running import RunningTrial
 from wattwise.training.split import GlobalBatch
-from wattwise.training.trial import StartedTrial, Trial
+from wattwise.training.start import StartedTrial
+from wattwise.training.trial import Trial
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -118,20 +120,20 @@ class BatchSizeOptimizer:
         world_size: int | None = None,
         broadcast: Broadcast | None = None,
         fallback: int | str | None = None,
-        _launch: Launch | None = None,
     ) -> None:
-        if _launch is None and has_driver():
-            from wattwise.training.driver_launch import DriverLaunch  # noqa: PLC0415 - few trainers have a driver
-
-            joined = DriverLaunch.of_script(server, job, timeout, credentials)
-            checked_fallback(fallback, job)
-            _launch, monitor = joined, joined.monitor() if monitor is None else monitor
-        self._launch = ServerLaunch(server, job, timeout, credentials) if _launch is None else _launch
+        assigned, of_server = AssignedTrial.from_env() if has_driver() else None, server
+        if assigned is not None:
+            assigned.check_same(job)
+            if server != assigned.server:
+                log.info("`wattwise run` has started this process: its server is %s, not %s", assigned.server, server)
+            # Credentials for another server than the driver's are not used.
+            credentials = credentials if server == os.environ.get("WATTWISE_SERVER") else None
+            monitor = assigned.monitor() if monitor is None else monitor
+            of_server, job = assigned.server, assigned.job
+        self._launch = Launch(Endpoint.of(of_server, timeout, credentials), check_job(job), assigned)
         self._job = job
-        # A driver has assigned the batch size already.
-        self._fallback = checked_fallback(fallback, job) if _launch is None else None
+        self._fallback = checked_fallback(fallback, job)
         self._monitor = self._given_monitor = monitor
-        self._handed_over: dict[str, str | int | float] | None = None
         self._report_timeout = check_seconds("report_timeout", report_timeout)
         self._reduce_metric = checked_reduction(reduce_metric)
         self._given_ranks = Ranks.of(rank, world_size, broadcast)
@@ -141,9 +143,6 @@ class BatchSizeOptimizer:
                 "rank 0: combine them yourself, such as with allreduce of MPI, and omit reduce_metric"
             )
         self._running: RunningTrial | None = None
-        # Whether `_running` is over and `get_batch_size` asks for another trial.
-        self._begins_again = False
-        self._training = False
         # Of the trial that `_running` is, or will be.
         self._attempt = 1
         # That of the body of a loop over `attempts()`, while the body runs.
@@ -185,39 +184,35 @@ class BatchSizeOptimizer:
             MonitorError: if the driver's monitor cannot be used in this process.
             InvalidArgumentError: as for the constructor.
         """
-        from wattwise.training.driver_launch import DriverLaunch  # noqa: PLC0415 - few trainers have a driver
-
-        launch = DriverLaunch(timeout, credentials)
+        assigned = AssignedTrial.from_env()
         return cls(
-            launch.server,
-            launch.job,
-            monitor=launch.monitor() if monitor is None else monitor,
+            assigned.server,
+            assigned.job,
+            monitor=monitor,
+            timeout=timeout,
             report_timeout=report_timeout,
+            credentials=credentials,
             reduce_metric=reduce_metric,
             rank=rank,
             world_size=world_size,
             broadcast=broadcast,
-            _launch=launch,
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """Hands the trial over to the processes that a trainer spawns: their rank 0 continues it."""
         if self._running is None:
             return {**self.__dict__, "_monitor": self._given_monitor}
-        if self._training or not (self._running.raises_failure and self._launch.repeatable):
+        if self._running.begun or not (self._running.raises_failure and self._launch.repeatable):
             raise OperationOrderError(
                 "the trial cannot be handed over to another process now: start processes that train together with "
                 "torchrun, and call torch.distributed.init_process_group() at the beginning"
             )
-        saved = self.state_dict()
         # It continues like one of a checkpoint.
+        launch = copy(self._launch)
+        launch.resume(self.state_dict())
+        launch.announces = False
         self._running.close(v1.END_REASON_PREEMPTED)
-        return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_handed_over": saved}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._handed_over is not None:
-            self.load_state_dict(self._handed_over)
+        return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_launch": launch}
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +272,7 @@ class BatchSizeOptimizer:
     @property
     def last_epoch(self) -> int:
         """The last epoch that `on_evaluate` ended, from 1; 0 before the first. A checkpoint continues the count."""
-        return 0 if self._running is None else self._running.progress.epoch
+        return 0 if self._running is None else self._running.sums.epoch
 
     @property
     def best(self) -> BestEpoch | None:
@@ -339,14 +334,13 @@ class BatchSizeOptimizer:
         """
         if (inherited := self._inherited) is not None:
             return inherited.size
-        if self._running is None or self._begins_again:
+        if self._launch.next is not None:
             if fallback is not None:
                 self._fallback = checked_fallback(fallback, self._job)
             self._end_older()
-            if self._given_ranks is None:
-                self._launch.unconnected_ranks = warn_if_not_connected()
+            unconnected = warn_if_not_connected() if self._given_ranks is None else 0
             ranks = self._given_ranks or Ranks.current()
-            self._begin(self._shared(ranks, lambda: self._start(ranks.size)), ranks)
+            self._begin(self._shared(ranks, lambda: self._start(ranks.size, unconnected)), ranks)
         return self.trial.batch_size
 
     def join_ranks(self) -> None:
@@ -410,10 +404,9 @@ class BatchSizeOptimizer:
             MonitorError: if the energy cannot be measured.
         """
         trial = self._trial("on_train_begin()")
-        if self._training:
+        if trial.begun:
             raise OperationOrderError("on_train_begin() was already called; call it once, before the first epoch")
         trial.open_window()
-        self._training = True
 
     def epochs(self, max_epochs: int | None = None) -> Iterator[int]:
         """Yields the epochs to train, from 1, until the trial is over.
@@ -439,7 +432,7 @@ class BatchSizeOptimizer:
         trial = self._trial("epochs()")
         of_job = trial.info.job.spec.max_epochs
         last = of_job if max_epochs is None else _positive("max_epochs", max_epochs, "the max_epochs of the job")
-        if not self._training:
+        if not trial.begun:
             self.on_train_begin()
         try:
             while self.last_epoch < last and not trial.finished:
@@ -487,7 +480,7 @@ class BatchSizeOptimizer:
             WattwiseError: as documented at `get_batch_size`.
         """
         _positive("max_tries", max_tries, "5")
-        if self.training_finished and not self._begins_again and self._launch.repeatable:
+        if self.training_finished and self._launch.next is None and self._launch.repeatable:
             self._begin_again(1)
         self.get_batch_size()
         tries = max_tries if self._launch.repeatable else 1
@@ -538,22 +531,22 @@ class BatchSizeOptimizer:
             OperationOrderError: before `on_train_begin`, in a forked process, or if called twice in one turn of a loop
                 over `epochs()`; the second call is ignored.
         """
-        if self._running is not None and self._running.ended:
+        if self._running is not None and self._running.seen_end:
             return
         trial = self._trial("on_evaluate()")
-        if not self._training:
+        if not trial.begun:
             raise OperationOrderError("call on_train_begin() before the first epoch, then on_evaluate() after each")
         if not trial.finished and 0 < self._epoch_of_loop <= self.last_epoch:
             raise OperationOrderError(
                 f"epoch {self._epoch_of_loop} already has a metric, and a second one would count as another epoch: "
                 "call on_evaluate(metric) once in every iteration over epochs()"
             )
-        before = trial.progress.epoch
+        before = trial.sums.epoch
         try:
             trial.end_epoch(metric, self._reduce_metric)
         finally:
-            if trial.progress.epoch > before:
-                newest = BestEpoch(self._attempt, trial.progress.epoch, trial.metric)
+            if trial.sums.epoch > before:
+                newest = BestEpoch(self._attempt, trial.sums.epoch, trial.metric)
                 higher = higher_is_better(trial.info.job.spec)
                 self._best = better(self._best, newest, higher_is_better=higher)
 
@@ -586,8 +579,8 @@ class BatchSizeOptimizer:
         trial = self._trial("state_dict()")
         if within_epoch is None:
             within_epoch = self._epoch_of_loop > self.last_epoch
-        progress = trial.measure() if within_epoch else trial.progress
-        saved = SavedTrial.of(trial.info.snapshot, progress)
+        sums = trial.measure() if within_epoch else trial.sums
+        saved = SavedTrial.of(trial.info.snapshot, sums)
         return {**saved.state(), "attempt": self._attempt, **best_state(self._best)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -616,18 +609,17 @@ class BatchSizeOptimizer:
             return
         saved = SavedTrial.from_state(state)
         if saved.launch_id == self.trial.launch_id:
-            trains = self._training or self.training_finished
-            if not trains and saved.progress.epoch != self.last_epoch:
+            trains = self._running.begun or self.training_finished
+            if not trains and saved.sums.epoch != self.last_epoch:
                 raise ResumeError(
                     f"{saved.name} continues after epoch {self.last_epoch}, but this checkpoint is that of epoch "
-                    f"{saved.progress.epoch}: load the state of the checkpoint that the model is loaded from"
+                    f"{saved.sums.epoch}: load the state of the checkpoint that the model is loaded from"
                 )
             return
         self._check_replaceable(saved, saved_attempt(state))
         started = self._running
         started.close_for_another(v1.END_REASON_PREEMPTED)
         self._continue(state)
-        self._begins_again = True
         self.get_batch_size()
         if self._in_attempt is not None:
             self._in_attempt.continue_with(self.running_trial, self._attempt)
@@ -645,7 +637,7 @@ class BatchSizeOptimizer:
             ResumeError, OperationOrderError: as documented at `load_state_dict`.
         """
         trial = self.trial
-        if self._training or self.last_epoch:
+        if self.running_trial.begun or self.last_epoch:
             raise OperationOrderError(
                 f"load_state_dict() was called while trial {trial.number} is training: call it before the "
                 "first epoch, at best before get_batch_size()"
@@ -674,15 +666,15 @@ class BatchSizeOptimizer:
         )
         return started
 
-    def _start(self, ranks: int) -> StartedTrial:
+    def _start(self, ranks: int, unconnected: int) -> StartedTrial:
         if self._monitor is None:
             self._monitor = default_monitor()
-        started = self._launch.start(self._monitor, self._fallback)
+        started = self._launch.start(self._monitor, self._fallback, unconnected)
         trial = started.info.id
-        # Otherwise the driver, a warning, or the process that handed the trial over says so.
-        if self._launch.repeatable and not (started.info.fallback or self._handed_over):
+        # A warning says so of a fallback.
+        if self._launch.announces and not started.info.fallback:
             shared = f" over {ranks} ranks" if ranks > 1 else ""
-            after = f", continues after epoch {started.progress.epoch}" if started.progress.epoch else ""
+            after = f", continues after epoch {started.sums.epoch}" if started.sums.epoch else ""
             announce(
                 "trial %d of job %r has batch size %d%s%s: %s",
                 *(trial.trial_number, trial.job_id, started.info.batch_size, shared, after, started.info.reason),
@@ -703,7 +695,7 @@ class BatchSizeOptimizer:
         self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
         self._running.raises_failure = self._in_attempt is None
         _newest[self._launch.job_key] = self._running
-        self._begins_again = self._training = False
+        self._launch.next = None
         self._warn_of_nothing_to_train()
 
     def _end_older(self) -> None:
@@ -722,7 +714,7 @@ class BatchSizeOptimizer:
     def _begin_again(self, attempt: int) -> None:
         """Makes `get_batch_size` ask for another trial."""
         self._launch.repeat(self._trial("attempts()").info)
-        self._begins_again, self._attempt = True, attempt
+        self._attempt = attempt
         # Trainers have reference cycles that keep the previous model in the memory of the GPU.
         gc.collect()
 
@@ -736,6 +728,125 @@ class BatchSizeOptimizer:
             raise OperationOrderError(f"call get_batch_size() before {call}: there is no trial yet")
         self._running.check_process(call)
         return self._running
+
+
+@short_tracebacks
+class Attempt:
+    """One trial of `BatchSizeOptimizer.attempts`, with the calls of the optimizer.
+
+    A `with attempt:` block ends the trial if an exception leaves it, for the reason that the exception shows. If the
+    memory ran out and another attempt follows, the block swallows the exception and the loop goes on, with a single
+    process; every other exception leaves the loop.
+
+        for attempt in bso.attempts():
+            with attempt:
+                ...
+
+    Attributes:
+        number: counts the attempts from 1. A checkpoint continues the count.
+    """
+
+    def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial | None, number: int, max_tries: int) -> None:
+        self.number = number
+        self._bso = bso
+        self._joined = running
+        self._max_tries = max_tries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None or self._bso.waits_for_trial:
+            return False
+        reason = end_reason(error)
+        self._running.close(reason_value(reason))
+        if reason is not EndReason.OUT_OF_MEMORY or self.target_reached or self.trial.world_size > 1:
+            # With several ranks the others wait for this one in the middle of a step.
+            return False
+        # The text only: the exception itself keeps the model alive.
+        what, last = str(error) or type(error).__name__, self.number >= self._max_tries
+        remedy = self._running.remedy() if last else "the next attempt follows"
+        log.warning(
+            "attempt %d of %d ran out of memory with batch size %d (%s): %s",
+            *(self.number, self._max_tries, self.batch_size, what, remedy),
+        )
+        return not last
+
+    def continue_with(self, running: RunningTrial, number: int) -> None:
+        """Continues with the trial of a checkpoint that its body has loaded, in place of a new one."""
+        self._joined, self.number = running, number
+
+    @property
+    def _running(self) -> RunningTrial:
+        # A rank that its trainer has started joins the trial later.
+        self._joined = self._joined or self._bso.running_trial
+        return self._joined
+
+    @property
+    def batch_size(self) -> int:
+        """The global batch size to train with."""
+        return self._bso.get_batch_size() if self._joined is None else self.trial.batch_size
+
+    @property
+    def seed_offset(self) -> int:
+        """A number to add to your seed, so that no attempt repeats an earlier one: 0 in the first, 1 in the second."""
+        return self.number - 1
+
+    @property
+    def trial(self) -> Trial:
+        """The trial: its number, job, rank, and why the server chose this batch size."""
+        return self._running.info.trial
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the metric reached its target, regardless of cost."""
+        decision = self._running.decision
+        return decision is not None and decision.target_reached
+
+    def steps(self, examples: float) -> int:
+        """Returns the number of steps of the trial's batch size that pass `examples` examples.
+
+        Args:
+            examples: as for `BatchSizeOptimizer.steps`.
+
+        Raises:
+            InvalidArgumentError: if `examples` is not a finite number above 0.
+        """
+        return self.trial.global_batch.steps(examples)
+
+    def epochs(self, max_epochs: int | None = None) -> Iterator[int]:
+        """Yields the epochs to train, as `BatchSizeOptimizer.epochs` does, until the trial is over.
+
+        Args:
+            max_epochs: the last epoch; None is the job's `max_epochs`, where the server stops in any case.
+
+        Raises:
+            OperationOrderError: if an epoch passed without `on_evaluate`, or another attempt has begun.
+            WattwiseError: as documented at `BatchSizeOptimizer.epochs`, except for `TrainFailError`.
+        """
+        self._check_current("epochs()")
+        yield from self._bso.epochs(max_epochs)
+
+    def on_evaluate(self, metric: float) -> None:
+        """Reports the epoch, as `BatchSizeOptimizer.on_evaluate` does. Does nothing once the trial is over.
+
+        Args:
+            metric: the validation metric after this epoch.
+
+        Raises:
+            OperationOrderError: if another attempt has begun, or as documented at `BatchSizeOptimizer.on_evaluate`.
+            WattwiseError: as documented there, except for `TrainFailError`.
+        """
+        self._check_current("on_evaluate()")
+        self._bso.on_evaluate(metric)
+
+    def _check_current(self, call: str) -> None:
+        if self._bso.running_trial is not self._running:
+            raise OperationOrderError(
+                f"{call} was called on attempt {self.number}, which is over: use the attempt of the current turn"
+            )
 
 
 def _positive(name: str, number: int, default: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise import v1
-from wattwise.training.resume import Progress
+from wattwise.training.resume import Sums
 
 
 class PowerUsage:
@@ -15,15 +15,15 @@ class PowerUsage:
 
     Args:
         known: the sums of the trial when this launch got it; those of a resumed one may be computed.
-        progress: the measured sums where this launch starts.
+        sums: the measured sums where this launch starts.
 
     Attributes:
         limit_watts: the limit that the GPUs have now; None while it is unknown.
     """
 
-    def __init__(self, known: v1.Measurement, progress: Progress) -> None:
+    def __init__(self, known: v1.Measurement, sums: Sums) -> None:
         self.limit_watts: float | None = None
-        self._measured = progress.time_seconds, progress.energy_joules
+        self._measured = sums.time_seconds, sums.energy_joules
         self._floor: v1.ComputedUsage | None = None
         self._computed: v1.ComputedUsage | None = None
         self._samples: tuple[v1.PowerSample, v1.PowerSample] | None = None
@@ -32,8 +32,8 @@ class PowerUsage:
             # Results after these need computed sums, also if this launch is not in observer mode.
             used = self._floor = known.computed
             self._computed = v1.ComputedUsage(
-                time_seconds=progress.time_seconds + used.time_seconds - known.time_seconds,
-                energy_joules=progress.energy_joules + used.energy_joules - known.energy_joules,
+                time_seconds=sums.time_seconds + used.time_seconds - known.time_seconds,
+                energy_joules=sums.energy_joules + used.energy_joules - known.energy_joules,
                 power_setting=used.power_setting,
             )
 

@@ -16,7 +16,7 @@ _VERSION = 1
 _NEW_TRIAL = "start without the checkpoint (omit load_state_dict()) to get a new trial"
 
 
-class Progress(NamedTuple):
+class Sums(NamedTuple):
     """The last epoch of a trial that has ended, and the trial's time and energy up to its end."""
 
     epoch: int = 0
@@ -89,13 +89,13 @@ class SavedTrial(NamedTuple):
     batch_size: int
     # Since 1970. Differs from the trial of the same number if the job was deleted and registered again.
     start_time_nanoseconds: int
-    progress: Progress
+    sums: Sums
 
     @classmethod
-    def of(cls, trial: v1.Trial, progress: Progress) -> SavedTrial:
+    def of(cls, trial: v1.Trial, sums: Sums) -> SavedTrial:
         """The state of a trial."""
         start = trial.start_time.ToNanoseconds()
-        return cls(trial.id.job_id, trial.id.launch_id, trial.id.trial_number, trial.batch_size, start, progress)
+        return cls(trial.id.job_id, trial.id.launch_id, trial.id.trial_number, trial.batch_size, start, sums)
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> SavedTrial:
@@ -116,14 +116,14 @@ class SavedTrial(NamedTuple):
             integer_in(state, "trial_number"),
             integer_in(state, "batch_size"),
             integer_in(state, "start_time_nanoseconds", LAST_SECOND * 10**9),
-            Progress(integer_in(state, "epoch"), sum_in(state, "time_seconds"), sum_in(state, "energy_joules")),
+            Sums(integer_in(state, "epoch"), sum_in(state, "time_seconds"), sum_in(state, "energy_joules")),
         )
 
     def state(self) -> dict[str, str | int | float]:
         """Plain values, which JSON and PyTorch save without conversion."""
         trial = self._asdict()
-        del trial["progress"]
-        return {"version": _VERSION, **trial, **self.progress._asdict()}
+        del trial["sums"]
+        return {"version": _VERSION, **trial, **self.sums._asdict()}
 
     def check(self, trial: v1.Trial) -> None:
         """Checks that the server's trial of this launch is the same trial, and can continue.
@@ -131,7 +131,7 @@ class SavedTrial(NamedTuple):
         Raises:
             ResumeError: if not; says what to do.
         """
-        if SavedTrial.of(trial, self.progress) != self:
+        if SavedTrial.of(trial, self.sums) != self:
             raise self.gone()
         if ended_by_trainer(trial):
             raise self.ended(trial.end_reason)
@@ -162,10 +162,10 @@ class SavedTrial(NamedTuple):
         """The trial in messages."""
         return f"trial {self.trial_number or 'on the fallback'} of job {self.job_id!r}"
 
-    def progress_in(self, trial: v1.Trial) -> Progress:
+    def sums_in(self, trial: v1.Trial) -> Sums:
         """Where training continues: at the checkpoint's epoch, with the time and energy that were reported."""
-        saved, newest = self.progress, trial.newest
-        return Progress(
+        saved, newest = self.sums, trial.newest
+        return Sums(
             saved.epoch,
             max(saved.time_seconds, newest.time_seconds),
             max(saved.energy_joules, newest.energy_joules),

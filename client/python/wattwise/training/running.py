@@ -6,32 +6,64 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.decision import Decision
-from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, announce, log
+from wattwise.errors import (
+    InvalidRequestError,
+    InvalidResultError,
+    JobNotFoundError,
+    OperationOrderError,
+    TrainFailError,
+    WattwiseError,
+    announce,
+    log,
+)
 from wattwise.monitor import Monitor
 from wattwise.rpc.answers import shown
 from wattwise.rpc.client import Client
-from wattwise.spec import enum_name
+from wattwise.spec import enum_name, max_power_watts
+from wattwise.training.exchange import Exchange
 from wattwise.training.exits import EndActions, ExitGuard
 from wattwise.training.launch import Launch
 from wattwise.training.metric import MetricReduction, metric_value, reduced
+from wattwise.training.own_decision import own_decision
 from wattwise.training.power_usage import PowerUsage
 from wattwise.training.ranks import Ranks
-from wattwise.training.reporting import Reporter
-from wattwise.training.resume import Progress
+from wattwise.training.resume import Sums
 from wattwise.training.session import Session
-from wattwise.training.trial import StartedTrial
+from wattwise.training.start import StartedTrial
+from wattwise.training.state import Progress
+from wattwise.training.windows import TrainingWindows, training_result
 
 _END_SECONDS = 5.0
 
 
+class _Epoch(NamedTuple):
+    """The end of an epoch as rank 0 passes it to all ranks. An epoch whose report was refused is over too.
+
+    Attributes:
+        sums: the sums up to the end of the epoch.
+        metric: the metric of the epoch.
+        progress: how far the trial has come.
+        decision: the newest decision, if there is one.
+        refusal: the server's error, if it refused the report.
+    """
+
+    sums: Sums
+    metric: float
+    progress: Progress = Progress.RUNNING
+    decision: v1.Decision | None = None
+    refusal: WattwiseError | None = None
+
+
 class RunningTrial:
-    """Reports a trial while it is trained, and ends it.
+    """Measures and reports a trial while it is trained, and ends it.
 
     Rank 0 measures and talks to the server; the other ranks receive every outcome from it. Every rank watches for the
-    end of its own process. A `PowerLimitOptimizer` works on `BatchSizeOptimizer.running_trial`.
+    end of its own process. The state of the trial is in the `Exchange` of rank 0's session; each rank has the part that
+    its training loop has seen: with several ranks, all of them see it in the same call.
 
     Args:
         launch: opens the connections of the trial.
@@ -44,9 +76,11 @@ class RunningTrial:
         info: the trial, its job and this rank.
         started: as given.
         monitor: the energy monitor; None on the ranks that were not given one.
-        progress: the last epoch that has ended, with the sums up to its end.
+        sums: the last epoch that has ended, with the sums up to its end.
         metric: the metric of that epoch; NaN before the first.
-        ended: whether a call of the training loop has ended the trial; epochs no longer count then.
+        progress: the progress that the calls of the training loop have seen; epochs count while it is running.
+        begun: whether training has begun.
+        power: what the results say about power limits; None if this rank does not report.
         raises_failure: whether a missed target is an error, rather than the reason for another attempt.
     """
 
@@ -61,57 +95,64 @@ class RunningTrial:
         self.info = replace(started.info, rank=ranks.rank, world_size=ranks.size)
         self.started = started
         self.monitor = monitor
-        self.progress = started.progress
+        self.sums = started.sums
         self.metric = math.nan
+        self.progress = Progress.RUNNING
+        self.begun = False
+        self.power: PowerUsage | None = None
+        self.raises_failure = True
         self._launch = launch
         self._ranks = ranks
         self._pid = os.getpid()
+        self._report_timeout = report_timeout
         self._session: Session | None = None
-        self._reporter: Reporter | None = None
+        self._windows: TrainingWindows | None = None
         self._end_actions = EndActions()
         self._guard = ExitGuard(self._end)
         self._decision = started.decision
-        # The server's decision after which this trainer made its own; None if that was the first.
-        self._superseded: v1.Decision | None = None
-        self.ended = self._closed = started.decision is not None
-        self.raises_failure = True
-        # The optimizer warns of one that was decided before.
+        # Why this trainer has ended the trial; None before `close`.
+        self._end_reason: v1.EndReason.ValueType | None = None
+        # What the user was told already; the optimizer warns of a trial that was decided before.
         self._announced = started.decision is not None
         self._failure_raised = False
-        self._end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
-        if self._closed:
-            self.announce_decision()
+        self._nan_warned = False
+        # The last epoch that an earlier process of the trial has reported.
+        self._reported_epoch = 0
+        if started.decision is not None:
+            self.progress, self._end_reason = Progress.SETTLED, v1.END_REASON_COMPLETED
             return
         if monitor is not None and ranks.rank == 0:
-            self._session = launch.session(self.info, report_timeout)
-            self.progress, known = self._session.continue_from(started)
-            self._session.start()
-            self._reporter = Reporter(self._session, monitor, started.info, self.progress, known)
+            self._session = launch.session(started, report_timeout)
+            self.sums, known = self._session.start(started)
+            self.power = PowerUsage(known, self.sums)
+            trial, spec = self.info.id, self.info.job.spec
+            name = f"wattwise {trial.job_id} {trial.trial_number}"
+            self._windows = TrainingWindows(monitor, name, max_power_watts(spec), weighs_energy=spec.eta_knob > 0)
+            _, self._windows.time_seconds, self._windows.energy_joules = self.sums
+            self._reported_epoch = max(self.info.snapshot.newest.epoch, self.sums.epoch)
         self._guard.install()
 
     @property
     def finished(self) -> bool:
         """Whether training should stop. With several ranks, all of them learn it in the same call."""
-        return self.ended or (self._own_session is not None and self._own_session.over)
+        session = self._own_session
+        return self.seen_end or (session is not None and session.exchange.progress is not Progress.RUNNING)
 
     @property
     def decision(self) -> v1.Decision | None:
         """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
         session = self._own_session
-        if session is None or (self.ended and not session.stopped):
-            return self._decision
-        newest = session.decision
-        return self._decision if newest is self._superseded and not session.stopped else newest
+        return self._decision if session is None else session.exchange.decision
+
+    @property
+    def seen_end(self) -> bool:
+        """Whether a call of the training loop has ended the trial."""
+        return self.progress is not Progress.RUNNING
 
     @property
     def undecided(self) -> bool:
         """Whether this process trains the trial, as far as its calls show."""
-        return not self.ended and os.getpid() == self._pid
-
-    @property
-    def stopped_by_server(self) -> bool:
-        """Whether the server has said that the trial is over. Known on rank 0 only."""
-        return self._session is not None and self._session.stopped
+        return not self.seen_end and os.getpid() == self._pid
 
     @property
     def failure(self) -> TrainFailError | None:
@@ -134,7 +175,7 @@ class RunningTrial:
     def ended_undecided(self) -> bool:
         """Whether this trainer has ended the trial without a decision."""
         decided = self.decision is not None and self.decision.stop_train
-        return self._closed and not decided
+        return self._end_reason is not None and not decided
 
     @property
     def out_of_memory(self) -> bool:
@@ -151,11 +192,11 @@ class RunningTrial:
         """How the trial ended."""
         if self.decision is not None and self.decision.stop_train:
             return self.decision.message
-        trial, spec, epoch = self.info, self.info.job.spec, self.progress.epoch
+        trial, spec, epoch = self.info, self.info.job.spec, self.sums.epoch
         name = f"trial {trial.id.trial_number} with batch size {trial.batch_size}"
         if not epoch:
             return f"{name} ended without a metric"
-        reason = enum_name(v1.EndReason, self._end_reason)
+        reason = enum_name(v1.EndReason, self._end_reason or v1.END_REASON_COMPLETED)
         metric = f"metric {self.metric:.6g}, target {spec.target.value:.6g}"
         return f"{name} ended undecided after epoch {epoch} of {spec.max_epochs} ({reason}): {metric}"
 
@@ -173,11 +214,16 @@ class RunningTrial:
         Raises:
             MonitorError: if the energy cannot be measured.
         """
-        if not self.ended:
-            self._ranks.on_first("on_train_begin", lambda: self._rank_0().open_window())
+        if not self.seen_end:
+            self._ranks.on_first("on_train_begin", self._open_window)
+        self.begun = True
+
+    def _open_window(self) -> None:
+        _, windows = self._rank_0()
+        windows.open()
 
     def end_epoch(self, metric: float, reduction: MetricReduction) -> None:
-        """Ends an epoch of a trial that has not ended.
+        """Ends an epoch of a trial that has not ended: closes the measurement window, reports it, and opens the next.
 
         Raises:
             TrainFailError: if the trial is over and the target was not reached.
@@ -185,30 +231,85 @@ class RunningTrial:
         """
         if reduction != "first":
             metric = reduced(self._ranks.gather("on_evaluate", lambda: metric_value(metric)), reduction)
-        outcome = self._ranks.on_first("on_evaluate", lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
-        self.progress, self.metric = outcome.progress, outcome.metric
-        self._decision = outcome.decision or self._decision
-        if outcome.own and self._session is not None:
-            self._superseded = self._session.decision
-        if outcome.refusal is not None:
-            raise outcome.refusal
-        if outcome.over:
-            # If the server does not know yet, the session stays open to deliver the last report.
-            self.ended = True
+        ended = self._ranks.on_first("on_evaluate", lambda: self._measure_epoch(self.sums.epoch + 1, metric))
+        self.sums, self.metric = ended.sums, ended.metric
+        self._decision = ended.decision or self._decision
+        if ended.refusal is not None:
+            raise ended.refusal
+        if ended.progress is not Progress.RUNNING:
+            self.progress = ended.progress
             self.announce_decision()
             self._end_actions.run()
-            if outcome.by_server:
+            decided_here = self.decision is not None and self.decision.stop_train and ended.progress is Progress.ENDED
+            if not decided_here:
                 self.close(v1.END_REASON_COMPLETED)
+            # Otherwise the session stays open to deliver the last report.
             self._raise_failure()
+
+    def _measure_epoch(self, epoch: int, metric: float) -> _Epoch:
+        """Ends an epoch on rank 0, numbered from 1.
+
+        Raises:
+            MetricTypeError: if the metric is not a number; the epoch is not over then.
+        """
+        exchange, windows = self._rank_0()
+        value = metric_value(metric)
+        self._warn_of_nan(epoch, value)
+        windows.close()
+        sums = Sums(epoch, windows.time_seconds, windows.energy_joules)
+        try:
+            result = training_result(self.info.id, sums, value, windows.monitor)
+            if self.power is not None:
+                self.power.complete(result.measurement)
+            if epoch > self._reported_epoch:
+                self._report(exchange, result)
+            # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
+            sums = Sums(epoch, result.measurement.time_seconds, result.measurement.energy_joules)
+        except (InvalidResultError, InvalidRequestError) as refusal:
+            return _Epoch(sums, value, refusal=refusal)
+        finally:
+            if exchange.progress is Progress.RUNNING:
+                windows.reopen()
+        with exchange.changed:
+            return _Epoch(sums, value, exchange.progress, exchange.decision)
+
+    def _report(self, exchange: Exchange, result: v1.TrainingResult) -> None:
+        """Reports an epoch. Decides if the server does not, or lets the trial go on after its end."""
+        decision = exchange.report(result, self._report_timeout)
+        if exchange.progress is not Progress.RUNNING:
+            return
+        own = own_decision(self.info.job.spec, result)
+        if decision is not None:
+            if not own.stop_train:
+                return
+            log.warning(
+                "training stops although the server lets trial %d continue after epoch %d, in which it %s: a fault",
+                *(self.info.id.trial_number, result.measurement.epoch),
+                "reached the target" if own.target_reached else "ended",
+            )
+        exchange.decide(own)
+
+    def _warn_of_nan(self, epoch: int, value: float) -> None:
+        if self._nan_warned or math.isfinite(value):
+            return
+        self._nan_warned = True
+        log.warning(
+            "the metric of epoch %d is %s, which counts as target not reached; if training has diverged, "
+            "end it (logged once)",
+            *(epoch, value),
+        )
 
     def rewind(self, epoch: int) -> None:
         """Goes back to an earlier epoch. Later ones are trained again but not reported again; their cost is added."""
-        self.progress = self.progress._replace(epoch=min(epoch, self.progress.epoch))
+        self._reported_epoch = max(self._reported_epoch, self.sums.epoch)
+        self.sums = self.sums._replace(epoch=min(epoch, self.sums.epoch))
 
-    def measure(self) -> Progress:
+    def measure(self) -> Sums:
         """The last epoch that has ended, with the sums up to now on the rank that measures."""
-        reporter = None if self.ended else self._reporter
-        return self.progress if reporter is None else reporter.measure(self.progress.epoch)
+        if self.seen_end or self._windows is None:
+            return self.sums
+        self._windows.measure()
+        return Sums(self.sums.epoch, self._windows.time_seconds, self._windows.energy_joules)
 
     def announce_decision(self) -> None:
         """Logs the decision that ended the trial, once and on rank 0 alone; not if a driver or `attempts` shows it."""
@@ -231,26 +332,28 @@ class RunningTrial:
         Raises:
             TrainFailError: if the target was not reached, unless that was raised before.
         """
-        if not self.ended:
+        if not self.seen_end:
             self.close(v1.END_REASON_COMPLETED)
         self._raise_failure()
 
     def close(self, reason: v1.EndReason.ValueType) -> None:
         """Ends the trial unless it is decided; may be called repeatedly."""
-        if self._closed:
+        if self._end_reason is not None:
             return
-        reason = self._actual_reason(reason)
-        self.ended = self._closed = True
-        self._end_reason = reason
+        reason = self._end_reason = self._actual_reason(reason)
+        if not self.seen_end:
+            stopped = self._session is not None and self._session.exchange.ended_by_server
+            self.progress = Progress.DECIDED if stopped else Progress.ENDED
         self._guard.remove()
         self._end(reason)
 
     def _actual_reason(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
         """Why a training ends that seems to be completed, with a warning if the trial is undecided."""
-        over = self.ended or (self._session is not None and self._session.over)
+        session = self._session
+        over = self.seen_end or (session is not None and session.exchange.progress is not Progress.RUNNING)
         if reason != v1.END_REASON_COMPLETED or over:
             return reason
-        trial, epoch = self.info.id, self.progress.epoch
+        trial, epoch = self.info.id, self.sums.epoch
         name = f"trial {trial.trial_number} of job {trial.job_id!r}"
         warn = log.warning if self._session is not None else log.debug
         if self._guard.interrupted:
@@ -276,8 +379,8 @@ class RunningTrial:
     def close_for_another(self, reason: v1.EndReason.ValueType) -> None:
         """Ends the trial unless it is decided, with its window: the process goes on with another trial."""
         self.close(reason)
-        if self._reporter is not None:
-            self._reporter.close_window()
+        if self._windows is not None:
+            self._windows.discard()
 
     def remedy(self) -> str:
         """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
@@ -320,16 +423,11 @@ class RunningTrial:
 
     def claim_outage_warning(self, begun_at: float) -> bool:
         """See `Exchange.claim_outage_warning`; without a session, every caller should warn."""
-        return self._session is None or self._session.claim_outage_warning(begun_at)
+        return self._session is None or self._session.exchange.claim_outage_warning(begun_at)
 
     def client(self, timeout: float) -> Client:
         """A client for single calls about this trial, which tries an unreachable server only once."""
         return self._launch.client(self.info, timeout, search_timeout=0.0)
-
-    @property
-    def power(self) -> PowerUsage | None:
-        """What the results say about power limits; None if this rank does not report."""
-        return None if self._reporter is None else self._reporter.power
 
     def record_power_limit(self, watts: float) -> None:
         """Records the power limit that the trial trains at: in its results, and in the history of `wattwise run`."""
@@ -348,10 +446,10 @@ class RunningTrial:
             self._failure_raised = True
             raise failure
 
-    def _rank_0(self) -> Reporter:
-        if self._reporter is None:
+    def _rank_0(self) -> tuple[Exchange, TrainingWindows]:
+        if self._session is None or self._windows is None:
             raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
-        return self._reporter
+        return self._session.exchange, self._windows
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self.announce_decision()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -26,9 +25,10 @@ from wattwise.spec import enum_constant
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, find_launch
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
-from wattwise.training.resume import Progress, carry_on, ended_by_trainer, joules_or_none, largest
+from wattwise.training.resume import Sums, carry_on, ended_by_trainer, joules_or_none, largest
+from wattwise.training.start import StartedTrial
+from wattwise.training.state import Event, Link, Progress
 from wattwise.training.stream import ResultStream
-from wattwise.training.trial import StartedTrial
 
 _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
@@ -60,16 +60,16 @@ class Session:
 
     Args:
         address: of the server, or of several.
-        trial: the trial, whose launch names the calls in the server's log and in errors; with number 0 the server has
-            not dispatched it.
+        trial: the trial, whose launch names the calls in the server's log and in errors.
         journal: the trial's journal.
         beat_seconds: pause between two heartbeats, until a decision names another one.
-        timeout: seconds that a report waits for its answer, and that a single call may take.
+        timeout: seconds that a single call may take.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
-        away: whether the server was away when the trial started, which was warned of, or did not know the trial.
-        resumes: whether the trial is that of a checkpoint and the server was not asked to resume it, which is done
-            before it is reported.
+        link: the link to the server at the start.
+
+    Attributes:
+        exchange: what the session and the trainer's thread share.
     """
 
     def __init__(
@@ -82,28 +82,17 @@ class Session:
         timeout: float = 10.0,
         credentials: Credentials | None = None,
         ends_completed: bool = True,
-        away: bool = False,
-        resumes: bool = False,
+        link: Link = Link.TRACKED,
     ) -> None:
+        if journal.record.launch_id != trial.launch_id:
+            # An earlier process has learnt that the trial cannot continue.
+            link = Link.DETACHED
+        self.exchange = Exchange(address, journal, link)
+        self.exchange.beat_seconds = beat_seconds
         self._trial = trial
         self._journal = journal
         self._timeout = timeout
         self._ends_completed = ends_completed
-        self._pid = os.getpid()
-        self._exchange = Exchange(address, lambda result: journal.leave_out(result.measurement.epoch))
-        self._exchange.beat_seconds = beat_seconds
-        if not trial.trial_number or journal.record.launch_id != trial.launch_id:
-            # Not dispatched, or an earlier process has learnt that the trial cannot continue.
-            self._exchange.detach()
-        elif away:
-            self._exchange.begin_away()
-        self._resumes = resumes
-        self._carrying = threading.RLock()
-        # What this process counts on from, and what the server knew, since the server has resumed the trial.
-        self._carried: tuple[v1.Measurement, v1.Measurement] | None = None
-        self._decided = False
-        # The server knows how the trial ended, and every epoch that it may count; or has deleted it.
-        self._settled = False
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
         self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, call_id=trial.launch_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
@@ -111,139 +100,91 @@ class Session:
         self._stream_at = 0.0
         self._thread = threading.Thread(target=self._run, name="wattwise-session", daemon=True)
 
-    @property
-    def over(self) -> bool:
-        """Whether the trial is over: decided, deleted, or ended by this trainer."""
-        return self._exchange.over
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the server has said that the trial is over."""
-        return self._exchange.stopped
-
-    @property
-    def decision(self) -> v1.Decision | None:
-        """The server's newest decision; None before the first."""
-        return self._exchange.decision
-
-    def claim_outage_warning(self, begun_at: float) -> bool:
-        """See `Exchange.claim_outage_warning`."""
-        return self._exchange.claim_outage_warning(begun_at)
-
-    def continue_from(self, started: StartedTrial) -> tuple[Progress, v1.Measurement]:
-        """Sends what an earlier process of the trial could not deliver; called before `start`.
+    def start(self, started: StartedTrial) -> tuple[Sums, v1.Measurement]:
+        """Starts the thread, which first sends what an earlier process of the trial could not deliver.
 
         Returns:
             Where training starts, with the time and energy of all epochs that the server or the journal has; and the
             sums up to there.
         """
-        journal, (epoch, seconds, joules), trial = self._journal, started.progress, started.info.snapshot
-        if not self._resumes:
+        journal, (epoch, seconds, joules), trial = self._journal, started.sums, started.info.snapshot
+        if not started.how.counts_alone:
             # An earlier process may have trained without the server.
             journal.carry_on(trial)
         results = [result for result, _ in journal.record.results]
         known = largest(trial.newest, *(result.measurement for result in results[-1:]))
-        progress = Progress(epoch, max(seconds, known.time_seconds), max(joules, known.energy_joules))
+        sums = Sums(epoch, max(seconds, known.time_seconds), max(joules, known.energy_joules))
         base = largest(
             known,
-            v1.Measurement(time_seconds=progress.time_seconds, energy_joules=joules_or_none(progress.energy_joules)),
+            v1.Measurement(time_seconds=sums.time_seconds, energy_joules=joules_or_none(sums.energy_joules)),
         )
-        if self._resumes:
+        if started.how.counts_alone:
             journal.count_from(base)
-        if not self._exchange.detached:
+        if self.exchange.link is not Link.DETACHED:
             for result in results:
                 if trial.newest.epoch < result.measurement.epoch <= epoch:
                     again = v1.TrainingResult(trial=self._trial)
                     again.MergeFrom(result)
                     carry_on(again.measurement, base, trial.newest)
-                    self._exchange.post(again)
-        return progress, known
-
-    def start(self) -> None:
-        """Starts the session's thread."""
+                    self.exchange.post(again)
         self._thread.start()
-
-    def report(self, result: v1.TrainingResult) -> v1.Decision | None:
-        """Reports the measurement of an epoch and returns the decision; None if the server is away.
-
-        While the server is known to be away this returns at once; the measurements are sent when it is back. The sums
-        of a trial that was resumed late are increased to carry on those that the server had.
-
-        Raises:
-            InvalidResultError: if the server refused this measurement, or one that was kept while it was away.
-        """
-        with self._carrying:
-            if self._carried is not None:
-                carry_on(result.measurement, *self._carried)
-            if not self.over:
-                self._journal.add(result)
-            if self._exchange.detached:
-                return None
-            report = self._exchange.post(result)
-        return self._exchange.answer_to(report, self._timeout)
-
-    def decide(self) -> None:
-        """Notes that the trainer has decided the trial: one that the server does not have can be imported now."""
-        with self._exchange.changed:
-            self._decided = True
-            self._exchange.changed.notify_all()
+        return sums, known
 
     def close(self, reason: v1.EndReason.ValueType, timeout: float = 5.0) -> None:
         """Delivers what is pending, ends the trial unless it is decided, and stops; may be called repeatedly.
 
         What cannot be delivered in time stays in the journal.
 
-        Safe in a signal handler, because the session's thread makes the calls. Does nothing in a forked process.
+        Safe in a signal handler, because the session's thread makes the calls. Does nothing in a forked process, which
+        has no such thread.
 
         Args:
             reason: why the trial ends.
             timeout: seconds to wait at most.
         """
-        if os.getpid() != self._pid or not self._thread.is_alive():
+        if not self._thread.is_alive():
             return
-        if not self._exchange.stopped:
-            self._journal.end(reason)
-        self._exchange.end(Ending(reason, time.monotonic() + timeout))
-        if self._exchange.wait_finished(timeout):
+        self.exchange.end(Ending(reason, time.monotonic() + timeout))
+        if self.exchange.wait_finished(timeout):
             # The journal may be locked by the code that a signal handler has interrupted to call this.
             self._thread.join(min(timeout, _LEAVE_SECONDS))
 
     def _run(self) -> None:
+        exchange = self.exchange
         try:
-            while not self._exchange.over:
-                if self._exchange.detached:
-                    if self._decided and self._imported():
-                        return
-                else:
+            while not exchange.closing:
+                if exchange.link is not Link.DETACHED:
                     self._stream()
                     self._call()
+                elif exchange.progress is Progress.ENDED and self._imported():
+                    return
                 self._rest()
             self._end()
-            if self._exchange.stopped and not self._settled:
-                self._check_stopped()
+            if exchange.progress is Progress.DECIDED:
+                self._check_decided()
         except Exception:  # noqa: BLE001 - no failure in here may disturb the training
             log.exception("the trial is no longer reported: this is a bug in wattwise")
         finally:
             self._client.close()
-            self._exchange.finish()
-            if self._settled:
+            exchange.finish()
+            if exchange.progress is Progress.SETTLED:
                 self._journal.delete()
             else:
                 self._journal.release()
 
     def _stream(self) -> None:
         """Serves a stream until it breaks, if one is due and the server is there."""
-        if self._exchange.away or time.monotonic() < self._stream_at:
+        link = self.exchange.link
+        if link is not Link.TRACKED or time.monotonic() < self._stream_at:
             return
         try:
             self._resume(self._timeout)
         except WattwiseError:
             # The single call that follows shows the fault.
             return
-        if self._exchange.over or self._exchange.detached:
+        if self.exchange.closing or self.exchange.link is Link.DETACHED:
             return
-        patience = self._client.patience
-        stream = ResultStream(self._exchange, self._trial, self._timeout, patience)
+        stream = ResultStream(self.exchange, self._trial, self._timeout, self._client.patience)
         try:
             stream.talk(self._client)
         except UnsupportedCallError:
@@ -258,40 +199,41 @@ class Session:
 
     def _call(self) -> None:
         """Sends the pending report or a heartbeat as a single call, which shows whether the server is there."""
-        if self._exchange.over:
+        exchange = self.exchange
+        if exchange.closing:
             return
         report = None
         try:
             self._resume(self._timeout)
-            if self._exchange.over or self._exchange.detached:
+            if exchange.closing or exchange.link is Link.DETACHED:
                 return
-            report = self._exchange.next_report
-            self._exchange.answer(report, self._send(report, self._timeout))
+            report = exchange.next_report
+            exchange.answer(report, self._send(report, self._timeout))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
         except TrialDeletedError as error:
-            self._stop_deleted(error)
+            exchange.delete(str(error))
         except WattwiseError as error:
             if report is not None and isinstance(error, REFUSED_REPORTS) and not error.retryable:
-                self._exchange.refuse(report, error)
+                exchange.refuse(report, error)
             else:
-                self._exchange.lost(str(error))
+                exchange.lose(str(error))
 
     def _resume(self, timeout: float) -> None:
-        """Asks the server to resume the trial, if that is still due; what follows carries on the sums that it has.
+        """Asks the server to resume a trial that this process counts on without the server, if that is still due.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: the server does not have the trial.
             TrialDeletedError: the trial was deleted with its job.
             WattwiseError: the server does not answer.
         """
-        if not self._resumes:
+        if self._journal.record.base is None:
             return
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
         launch_id = self._journal.record.launch_id
         answer = self._client.get_next_batch_size(self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout)
-        self._resumes, trial = False, answer.trial
+        trial = answer.trial
         if ended_by_trainer(trial):
             log.warning(
                 "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
@@ -299,15 +241,9 @@ class Session:
                 *(trial.id.trial_number, trial.id.job_id, enum_constant(v1.EndReason, trial.end_reason)),
             )
             self._journal.carry_on(trial)
-            self._exchange.detach()
+            self.exchange.detach()
         else:
-            with self._carrying:
-                base = self._journal.record.base
-                self._journal.carry_on(trial)
-                if base is not None:
-                    self._carried = base, trial.newest
-                    self._exchange.change(lambda result: carry_on(result.measurement, base, trial.newest))
-                self._exchange.skip(trial.newest.epoch)
+            self.exchange.resume(trial)
 
     def _send(self, report: PendingReport | None, timeout: float) -> v1.Decision:
         if report is None:
@@ -321,14 +257,7 @@ class Session:
             "the training ends, the job is registered again if need be, and the whole trial is delivered",
             *(self._trial.trial_number, self._trial.job_id, cause),
         )
-        self._exchange.detach()
-
-    def _stop_deleted(self, cause: TrialDeletedError) -> None:
-        """Stops the training: the trial was deleted with its job, which settles it."""
-        self._settled = True
-        self._exchange.answer(
-            None, v1.Decision(stop_train=True, end_reason=v1.END_REASON_JOB_DELETED, message=str(cause))
-        )
+        self.exchange.detach()
 
     def _imported(self) -> bool:
         """Delivers a trial that is over and that the server does not have; returns whether the server has answered."""
@@ -356,7 +285,7 @@ class Session:
             raise
         if trial is not None:
             log.info("the server has this trial as trial %d of job %r", trial.id.trial_number, trial.id.job_id)
-        self._settled = True
+        self.exchange.note(Event.DELIVERED)
 
     def _where(self, remedy: str) -> str:
         """Where an undelivered trial is kept, and what delivers it."""
@@ -364,34 +293,33 @@ class Session:
 
     def _rest(self) -> None:
         """Waits until a report or heartbeat is due; while the server is away, until the next attempt."""
-        exchange = self._exchange
+        exchange = self.exchange
         with exchange.changed:
-            if exchange.away:
-                if exchange.detached and not self._decided:
-                    exchange.changed.wait_for(lambda: exchange.over or self._decided)
-                else:
-                    exchange.changed.wait_for(lambda: exchange.over, next(self._attempt_pauses))
-                return
-            self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
-            until_next = min(exchange.beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
-            exchange.changed.wait_for(lambda: exchange.over or bool(exchange.pending), max(until_next, 0))
+            if exchange.link is Link.DETACHED and exchange.progress is Progress.RUNNING:
+                exchange.changed.wait_for(lambda: exchange.progress is not Progress.RUNNING)
+            elif exchange.link is not Link.TRACKED:
+                exchange.changed.wait_for(lambda: exchange.closing, next(self._attempt_pauses))
+            else:
+                self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
+                until_next = min(exchange.beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
+                exchange.changed.wait_for(lambda: exchange.closing or bool(exchange.pending), max(until_next, 0))
 
     def _end(self) -> None:
         """Delivers what is pending and ends the trial, unless it is decided."""
-        ending = self._exchange.ending
+        ending = self.exchange.ending
         if ending is None:
             return
         driver_ends = ending.reason == v1.END_REASON_COMPLETED and not self._ends_completed
         try:
-            if not self._exchange.detached:
+            if self.exchange.link is not Link.DETACHED:
                 self._finish(ending, driver_ends=driver_ends)
-            if self._exchange.detached:
+            if self.exchange.link is Link.DETACHED:
                 retrying(self._import, _left(ending))
         except REFUSALS as error:
             log.debug("trial not delivered: %s", error)
         except WattwiseError as error:
             # An outage was warned of before.
-            quiet = self._exchange.away and self._journal.kept and not driver_ends
+            quiet = self.exchange.link is not Link.TRACKED and self._journal.kept and not driver_ends
             number = self._trial.trial_number
             log.log(
                 logging.INFO if quiet else logging.WARNING,
@@ -400,14 +328,15 @@ class Session:
             )
 
     def _finish(self, ending: Ending, *, driver_ends: bool) -> None:
-        if self._exchange.stopped:
+        if self.exchange.ended_by_server:
             return
-        if driver_ends and not self._exchange.pending:
+        if driver_ends and not self.exchange.pending:
             # Nothing is left to send: no server that is away is waited for.
             with contextlib.suppress(WattwiseError):
-                if not self._exchange.away:
+                if self.exchange.link is Link.TRACKED:
                     self._check_known(_left(ending))
-            self._settled = not self._exchange.detached
+            if self.exchange.link is not Link.DETACHED:
+                self.exchange.note(Event.DELIVERED)
             return
         try:
             trial = retrying(lambda _: self._delivered(ending, driver_ends=driver_ends), _left(ending))
@@ -415,7 +344,7 @@ class Session:
             self._detach(error)
             return
         except TrialDeletedError as error:
-            self._stop_deleted(error)
+            self.exchange.delete(str(error))
             return
         if trial is not None:
             self._settle(trial.status, trial.end_reason, trial.newest.epoch, _left(ending))
@@ -424,10 +353,10 @@ class Session:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
         self._resume(_left(ending))
         self._flush(ending)
-        if self._exchange.stopped or self._exchange.detached:
+        if self.exchange.ended_by_server or self.exchange.link is Link.DETACHED:
             return None
         if driver_ends:
-            self._settled = True
+            self.exchange.note(Event.DELIVERED)
             return None
         return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
 
@@ -438,7 +367,7 @@ class Session:
             WattwiseError: if the server does not answer.
         """
         try:
-            self._exchange.answer(None, self._client.heartbeat(self._trial, timeout=timeout))
+            self.exchange.answer(None, self._client.heartbeat(self._trial, timeout=timeout))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
 
@@ -463,11 +392,11 @@ class Session:
                 self._journal.end(reason)
             self._import(timeout)
         else:
-            self._settled = True
+            self.exchange.note(Event.DELIVERED)
 
-    def _check_stopped(self) -> None:
-        """Settles a trial that the server has stopped: another process may have ended it, rather than a decision."""
-        decision = self._exchange.decision or v1.Decision()
+    def _check_decided(self) -> None:
+        """Settles a trial that the server has ended: another process may have ended it, rather than a decision."""
+        decision = self.exchange.decision or v1.Decision()
         reason, last_epoch = decision.end_reason, decision.last_epoch
         status = _STATUS_AFTER.get(reason)
         try:
@@ -482,15 +411,15 @@ class Session:
                 # It is not known yet of which trial this is: the delivery finds out.
                 return
             self._settle(status, reason, last_epoch, self._timeout)
-        except TrialDeletedError:
-            self._settled = True
+        except TrialDeletedError as error:
+            self.exchange.delete(str(error))
         except WattwiseError as error:
             log.debug("the rest of the trial is not delivered: %s", error)
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""
-        while not (self._exchange.stopped or self._exchange.detached):
-            if (report := self._exchange.next_report) is None:
+        while not (self.exchange.ended_by_server or self.exchange.link is Link.DETACHED):
+            if (report := self.exchange.next_report) is None:
                 return
             try:
                 decision = self._send(report, _left(ending))
@@ -500,9 +429,9 @@ class Session:
                 log.warning(
                     "the server refused the measurement of epoch %d: %s", report.result.measurement.epoch, error
                 )
-                self._exchange.refuse(report, error)
+                self.exchange.refuse(report, error)
             else:
-                self._exchange.answer(report, decision)
+                self.exchange.answer(report, decision)
 
 
 def _left(ending: Ending) -> float:

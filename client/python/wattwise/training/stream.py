@@ -19,6 +19,7 @@ from wattwise.training.delivery import REFUSED_REPORTS
 from wattwise.training.exchange import Exchange, PendingReport
 
 _PROVEN_SECONDS = 60.0
+_CLOSE_SECONDS = 1.0
 _LONGEST_WAIT = 3600.0
 
 
@@ -75,6 +76,9 @@ class ResultStream:
             with starting_threads():
                 listener.start()
             error = self._wait()
+            with self._exchange.changed:
+                # The requests have ended with the trial: the server ends the call, and counts it as one that succeeded.
+                self._exchange.changed.wait_for(lambda: self._closed, _CLOSE_SECONDS if error is None else 0.0)
         finally:
             with self._exchange.changed:
                 self._closed = True
@@ -119,7 +123,7 @@ class ResultStream:
 
     @property
     def _going_on(self) -> bool:
-        return not (self._closed or self._exchange.over)
+        return not (self._closed or self._exchange.closing)
 
     @property
     def _give_up_at(self) -> float:

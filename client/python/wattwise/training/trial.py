@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.drafts import job_draft
 from wattwise.rules import JobSpec, with_defaults
-from wattwise.training.resume import Progress
 from wattwise.training.split import GlobalBatch
 
 
@@ -109,17 +107,3 @@ class TrialInfo:
             world_size=self.world_size,
             job=with_defaults(job_draft(self.job.spec)),
         )
-
-
-class StartedTrial(NamedTuple):
-    """A trial as rank 0 passes it to all ranks.
-
-    Attributes:
-        info: the trial, from rank 0's point of view.
-        progress: where training starts.
-        decision: the decision, if the trial was resumed and has been decided in the meantime.
-    """
-
-    info: TrialInfo
-    progress: Progress = Progress()
-    decision: v1.Decision | None = None

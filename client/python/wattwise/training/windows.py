@@ -10,20 +10,20 @@ from wattwise import v1
 from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor, MonitorKinds, monitor_kinds
 from wattwise.monitor.plausible import CheckedMonitor
-from wattwise.training.resume import Progress, joules_or_none
+from wattwise.training.resume import Sums, joules_or_none
 
 _SHORTEST_SECONDS = 1e-6
 """The shortest window: the server refuses a trial whose time is 0."""
 
 
-def training_result(trial: v1.TrialId, progress: Progress, metric: float, monitor: MonitorKinds) -> v1.TrainingResult:
+def training_result(trial: v1.TrialId, sums: Sums, metric: float, monitor: MonitorKinds) -> v1.TrainingResult:
     """The measurement of an epoch as the server takes it, which has NaN for a metric that is not finite."""
     return v1.TrainingResult(
         trial=trial,
         measurement=v1.Measurement(
-            epoch=progress.epoch,
-            time_seconds=progress.time_seconds,
-            energy_joules=joules_or_none(progress.energy_joules),
+            epoch=sums.epoch,
+            time_seconds=sums.time_seconds,
+            energy_joules=joules_or_none(sums.energy_joules),
             metric=metric if math.isfinite(metric) else math.nan,
         ),
         monitor=monitor.to_message(),

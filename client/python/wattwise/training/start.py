@@ -1,0 +1,108 @@
+"""How a trial starts: a table from what this process knows of it, and what the server says, to what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from wattwise import v1
+from wattwise.training.resume import Sums
+from wattwise.training.state import Link
+from wattwise.training.trial import TrialInfo
+
+
+class Known(Enum):
+    """What this process knows of the trial that it starts."""
+
+    NOTHING = "nothing"
+    """The server chooses the trial."""
+    CHECKPOINT = "checkpoint"
+    """The trial of a checkpoint."""
+    FALLBACK_CHECKPOINT = "fallback checkpoint"
+    """The trial of a checkpoint that began on a fallback batch size: the server has not dispatched it."""
+    ASSIGNED = "assigned"
+    """The trial that `wattwise run` has assigned to this process."""
+
+
+class Reply(Enum):
+    """What the server says about the trial."""
+
+    GIVEN = "given"
+    """The server has the trial, or gives a new one."""
+    NO_ANSWER = "no answer"
+    """The server does not answer, is out of order, or has no batch size left."""
+    NOT_FOUND = "not found"
+    """The server does not have the trial."""
+    DELETED = "deleted"
+    """The trial was deleted with its job."""
+
+
+class Start(Enum):
+    """What is done to start a trial."""
+
+    NEW = "new"
+    """Train the server's trial."""
+    FALLBACK = "fallback"
+    """Train with the fallback batch size; the server gets the trial once it is over."""
+    RESUMED = "resumed"
+    """Continue the trial of the checkpoint with what the server knows of it."""
+    RESUMED_AWAY = "resumed away"
+    """Continue the trial of the checkpoint; the server is asked to resume it once it is back."""
+    CONTINUED = "continued"
+    """Continue the trial of the checkpoint; the server gets it once it is over."""
+    LOST = "lost"
+    """As `CONTINUED`, with a trial that the server has lost."""
+    JOINED = "joined"
+    """Train the trial of the driver with what the server knows of it."""
+    JOINED_AWAY = "joined away"
+    """Train the trial of the driver as its variables describe it."""
+
+    @property
+    def needs_fallback(self) -> bool:
+        """Whether this is done with a fallback only; without one, the launch fails."""
+        return self in (Start.FALLBACK, Start.RESUMED_AWAY, Start.LOST)
+
+    @property
+    def counts_alone(self) -> bool:
+        """Whether this process continues a checkpoint without asking the server what it has of the trial."""
+        return self in (Start.RESUMED_AWAY, Start.CONTINUED, Start.LOST)
+
+    @property
+    def link(self) -> Link:
+        """The link to the server at the start."""
+        if self in (Start.FALLBACK, Start.CONTINUED, Start.LOST):
+            return Link.DETACHED
+        return Link.AWAY if self in (Start.RESUMED_AWAY, Start.JOINED_AWAY) else Link.TRACKED
+
+
+STARTS: Mapping[tuple[Known, Reply], Start] = {
+    (Known.NOTHING, Reply.GIVEN): Start.NEW,
+    (Known.NOTHING, Reply.NO_ANSWER): Start.FALLBACK,
+    (Known.CHECKPOINT, Reply.GIVEN): Start.RESUMED,
+    (Known.CHECKPOINT, Reply.NO_ANSWER): Start.RESUMED_AWAY,
+    (Known.CHECKPOINT, Reply.NOT_FOUND): Start.LOST,
+    (Known.FALLBACK_CHECKPOINT, Reply.NOT_FOUND): Start.CONTINUED,
+    (Known.ASSIGNED, Reply.GIVEN): Start.JOINED,
+    (Known.ASSIGNED, Reply.NO_ANSWER): Start.JOINED_AWAY,
+    (Known.ASSIGNED, Reply.NOT_FOUND): Start.JOINED_AWAY,
+}
+"""Without a cell, the launch fails with the server's error. The server is not asked for a fallback checkpoint."""
+
+
+class StartedTrial(NamedTuple):
+    """A trial as rank 0 passes it to all ranks.
+
+    Attributes:
+        how: how the trial starts.
+        info: the trial, from rank 0's point of view.
+        sent: the job as the server was, or is to be, sent it.
+        sums: where training starts.
+        decision: the decision, if the trial was resumed and has been decided in the meantime.
+    """
+
+    how: Start
+    info: TrialInfo
+    sent: v1.JobSpec
+    sums: Sums = Sums()
+    decision: v1.Decision | None = None
