@@ -160,13 +160,14 @@ class SavingsPoint(NamedTuple):
     """What was spent and saved up to the end of a range of trial numbers, which is a trial's number.
 
     Attributes:
+        cost_per_delivery: None before the first delivery.
         saved_cost: By the trials that are compared; None before the first one of them.
         saved_cost_at_least: Likewise.
     """
 
     trial_number: int
     num_deliveries: int
-    spent_cost: float
+    cost_per_delivery: float | None
     saved_cost: float | None
     saved_cost_at_least: float | None
 
@@ -701,7 +702,7 @@ def _points(
             SavingsPoint(
                 last,
                 delivered,
-                cost,
+                cost / delivered if delivered else None,
                 None if known is None else compared * known.cautious - compared_cost,
                 None if known is None else compared * known.least - compared_cost,
             )

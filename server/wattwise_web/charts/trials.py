@@ -303,9 +303,15 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, History]]) -> Chart | None:
     for job, history in found:
         job_id, dates = job.spec.job_id, _dates(history.buckets)
         of_job = [
-            Point(at.trial_number, each, job_id, date=dates(at.trial_number), texts=(f"{at.num_deliveries:,}",))
+            Point(
+                at.trial_number,
+                at.cost_per_delivery,
+                job_id,
+                date=dates(at.trial_number),
+                texts=(f"{at.num_deliveries:,}",),
+            )
             for at in thinned(history.savings_points, _LINE)
-            if at.num_deliveries and math.isfinite(each := at.spent_cost / at.num_deliveries)
+            if at.HasField("cost_per_delivery") and math.isfinite(at.cost_per_delivery)
         ]
         points += of_job
         marks += [Lines(of_job), Dots(of_job, tips, page("trial", job=job_id, number=""), size=26)]

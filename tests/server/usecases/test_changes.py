@@ -241,7 +241,8 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     newest = points[job.shown.num_trials]
     assert newest.saved_cost == pytest.approx(savings.cost.saved)
     assert newest.saved_cost_at_least == pytest.approx(savings.cost.at_least)
-    assert (newest.num_deliveries, newest.spent_cost) == (found.num_deliveries, found.spent.cost)
+    assert newest.num_deliveries == found.num_deliveries
+    assert newest.cost_per_delivery == pytest.approx(found.spent_per_delivery.cost)
 
 
 def test_lists_and_totals_have_the_same_claim(server: WatchedServer) -> None:

@@ -418,9 +418,9 @@ def test_buckets_cover_the_trials(priced: LiveServer) -> None:
         (1, 3, 16, 1),
         (4, 5, 8, 2),
     ]
-    assert [(point.trial_number, point.num_deliveries, point.spent_cost) for point in joint.savings_points] == [
-        (3, 3, 150.0),
-        (5, 5, 240.0),
+    assert [(point.trial_number, point.num_deliveries, point.cost_per_delivery) for point in joint.savings_points] == [
+        (3, 3, 50.0),
+        (5, 5, 48.0),
     ]
     assert joint.savings_points[-1].saved_cost == pytest.approx(savings.cost.saved)
     assert joint.savings_points[-1].saved_cost_at_least == pytest.approx(savings.cost.at_least)
@@ -492,11 +492,11 @@ def test_every_change_of_a_job_shows_in_its_course(priced: LiveServer) -> None:
     """What was answered before is not repeated once a trial has ended or was excluded."""
     job = People(priced)
     job.run_with(16, 100.0)
-    assert [point.spent_cost for point in course(priced, job.job_id, 1).savings_points] == [100.0]
+    assert [point.cost_per_delivery for point in course(priced, job.job_id, 1).savings_points] == [100.0]
     wrong = job.run_with(16, 300.0)
-    assert [point.spent_cost for point in course(priced, job.job_id, 1).savings_points] == [400.0]
+    assert [point.cost_per_delivery for point in course(priced, job.job_id, 1).savings_points] == [200.0]
     priced.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong.id, excluded=True))
-    assert [point.spent_cost for point in course(priced, job.job_id, 1).savings_points] == [100.0]
+    assert [point.cost_per_delivery for point in course(priced, job.job_id, 1).savings_points] == [100.0]
 
 
 def test_totals_claim_only_what_was_measured(priced: LiveServer) -> None:

@@ -804,15 +804,15 @@ class SavingsPoint(_message.Message):
 
     TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
-    SPENT_COST_FIELD_NUMBER: _builtins.int
+    COST_PER_DELIVERY_FIELD_NUMBER: _builtins.int
     SAVED_COST_FIELD_NUMBER: _builtins.int
     SAVED_COST_AT_LEAST_FIELD_NUMBER: _builtins.int
     trial_number: _builtins.int
     """Number of the trial. Always set."""
     num_deliveries: _builtins.int
     """Number of the deliveries among it and the earlier ones."""
-    spent_cost: _builtins.float
-    """What these took, in joules of cost."""
+    cost_per_delivery: _builtins.float
+    """What these trials cost by their deliveries, failed ones included, in joules. Unset: there is no delivery."""
     saved_cost: _builtins.float
     """The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared.
     Unset: there is no claim, or the first trial that is compared came later.
@@ -826,18 +826,22 @@ class SavingsPoint(_message.Message):
         *,
         trial_number: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
-        spent_cost: _builtins.float = ...,
+        cost_per_delivery: _builtins.float | None = ...,
         saved_cost: _builtins.float | None = ...,
         saved_cost_at_least: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery", "_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "cost_per_delivery", b"cost_per_delivery", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "num_deliveries", b"num_deliveries", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least", "spent_cost", b"spent_cost", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery", "_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "cost_per_delivery", b"cost_per_delivery", "num_deliveries", b"num_deliveries", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_per_delivery: _TypeAlias = _typing.Literal["cost_per_delivery"]  # noqa: Y015
+    _WhichOneofArgType__cost_per_delivery: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery"]  # noqa: Y015
     _WhichOneofReturnType__saved_cost: _TypeAlias = _typing.Literal["saved_cost"]  # noqa: Y015
     _WhichOneofArgType__saved_cost: _TypeAlias = _typing.Literal["_saved_cost", b"_saved_cost"]  # noqa: Y015
     _WhichOneofReturnType__saved_cost_at_least: _TypeAlias = _typing.Literal["saved_cost_at_least"]  # noqa: Y015
     _WhichOneofArgType__saved_cost_at_least: _TypeAlias = _typing.Literal["_saved_cost_at_least", b"_saved_cost_at_least"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_per_delivery) -> _WhichOneofReturnType__cost_per_delivery | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved_cost) -> _WhichOneofReturnType__saved_cost | None: ...
     @_typing.overload

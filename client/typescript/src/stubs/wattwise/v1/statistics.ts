@@ -566,8 +566,10 @@ export interface SavingsPoint {
   trialNumber: number;
   /** Number of the deliveries among it and the earlier ones. */
   numDeliveries: number;
-  /** What these took, in joules of cost. */
-  spentCost: number;
+  /** What these trials cost by their deliveries, failed ones included, in joules. Unset: there is no delivery. */
+  costPerDelivery?:
+    | number
+    | undefined;
   /**
    * The estimate of what was saved, in joules of cost, by today's figures of the default and the trials that are compared.
    * Unset: there is no claim, or the first trial that is compared came later.
@@ -2109,7 +2111,13 @@ export const TrialBucket: MessageFns<TrialBucket> = {
 };
 
 function createBaseSavingsPoint(): SavingsPoint {
-  return { trialNumber: 0, numDeliveries: 0, spentCost: 0, savedCost: undefined, savedCostAtLeast: undefined };
+  return {
+    trialNumber: 0,
+    numDeliveries: 0,
+    costPerDelivery: undefined,
+    savedCost: undefined,
+    savedCostAtLeast: undefined,
+  };
 }
 
 export const SavingsPoint: MessageFns<SavingsPoint> = {
@@ -2120,8 +2128,8 @@ export const SavingsPoint: MessageFns<SavingsPoint> = {
     if (message.numDeliveries !== 0) {
       writer.uint32(16).int32(message.numDeliveries);
     }
-    if (message.spentCost !== 0) {
-      writer.uint32(25).double(message.spentCost);
+    if (message.costPerDelivery !== undefined) {
+      writer.uint32(25).double(message.costPerDelivery);
     }
     if (message.savedCost !== undefined) {
       writer.uint32(33).double(message.savedCost);
@@ -2166,7 +2174,7 @@ export const SavingsPoint: MessageFns<SavingsPoint> = {
               break;
             }
 
-            message.spentCost = reader.double();
+            message.costPerDelivery = reader.double();
             continue;
           }
           case 4: {
@@ -2204,7 +2212,7 @@ export const SavingsPoint: MessageFns<SavingsPoint> = {
     const message = createBaseSavingsPoint();
     message.trialNumber = object.trialNumber ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
-    message.spentCost = object.spentCost ?? 0;
+    message.costPerDelivery = object.costPerDelivery ?? undefined;
     message.savedCost = object.savedCost ?? undefined;
     message.savedCostAtLeast = object.savedCostAtLeast ?? undefined;
     return message;
