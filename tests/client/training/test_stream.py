@@ -6,6 +6,7 @@ import math
 import socketserver
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from wattwise import Client, v1
@@ -16,8 +17,10 @@ from wattwise.training.journal import Journal
 from wattwise.training.stream import ResultStream
 
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import record_of
+from tests.client.training.script import begun, record_of
 from tests.live_server import LiveServer
+from tests.waiting import wait_until
+from tests.watched import WatchedServer
 
 TRIAL = v1.TrialId(job_id="test-stream", launch_id="l", trial_number=1)
 
@@ -83,3 +86,15 @@ def test_stream_that_nobody_answers(server: LiveServer) -> None:
         exchange = exchange_with(box.address)
         exchange.post(v1.TrainingResult(trial=TRIAL, measurement=v1.Measurement(metric=0.1, epoch=1)))
         assert isinstance(talk(box.address, exchange, 0.5), WattwiseError)
+
+
+@pytest.mark.parametrize("metric", [0.95, 0.1])
+def test_stream_of_a_training_that_ends_well(tmp_path: Path, metric: float) -> None:
+    """The server ends the stream of a trial that is over, whether it or the trainer has ended it."""
+    with WatchedServer(tmp_path) as server:
+        server.start()
+        bso = begun(server.address)
+        bso.on_evaluate(metric)
+        bso.close()
+        wait_until(lambda: server.figure("wattwise_open_streams") == 0)
+        assert server.figure("wattwise_calls_total", method="StreamResults", code="OK") == 1

@@ -53,7 +53,7 @@ class Exchange:
         decision: the newest decision: the server's, or the trainer's own.
         beat_seconds: the pause between two heartbeats, as the server's newest answer says.
         ending: set once the trainer waits for the end of the trial to be delivered.
-        finished: whether the session's thread has stopped.
+        disconnected: whether the session's thread has made its last call.
     """
 
     def __init__(self, address: str, journal: Journal, link: Link = Link.TRACKED) -> None:
@@ -65,7 +65,7 @@ class Exchange:
         self.decision: v1.Decision | None = None
         self.beat_seconds = math.inf
         self.ending: Ending | None = None
-        self.finished = False
+        self.disconnected = False
         self._posted = 0
         self._answered = 0
         self._refusal: WattwiseError | None = None
@@ -121,12 +121,7 @@ class Exchange:
                 return None
             self._raise_refusal()
             report = self.post(result)
-            known = self.changed.wait_for(
-                lambda: (
-                    self._answered >= report.number or self.closing or self.link is not Link.TRACKED or self.finished
-                ),
-                timeout,
-            )
+            known = self.changed.wait_for(lambda: self._answered >= report.number or not self._awaits_answers, timeout)
             self._raise_refusal()
             if self.ended_by_server or self._answered >= report.number:
                 return self.decision
@@ -254,16 +249,20 @@ class Exchange:
             self.ending = self.ending or ending
             self.note(Event.CLOSED)
 
-    def finish(self) -> None:
-        """Marks the session's thread as stopped."""
+    def disconnect(self) -> None:
+        """Marks the last call of the session's thread."""
         with self.changed:
-            self.finished = True
+            self.disconnected = True
             self.changed.notify_all()
 
-    def wait_finished(self, timeout: float) -> bool:
-        """Waits up to `timeout` seconds for `finish`; returns whether it was called."""
+    def wait_disconnected(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds for `disconnect`; returns whether it was called."""
         with self.changed:
-            return self.changed.wait_for(lambda: self.finished, timeout)
+            return self.changed.wait_for(lambda: self.disconnected, timeout)
+
+    @property
+    def _awaits_answers(self) -> bool:
+        return self.link is Link.TRACKED and not (self.closing or self.disconnected)
 
     def _stop(self, decision: v1.Decision, event: Event) -> None:
         if not self.ended_by_server:

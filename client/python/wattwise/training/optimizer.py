@@ -446,7 +446,7 @@ class BatchSizeOptimizer:
                     )
         finally:
             self._epoch_of_loop = 0
-        trial.settle()
+        trial.end_loop()
 
     def attempts(self, max_tries: int = 5) -> Iterator[Attempt]:
         """Yields one trial after another, until one reaches its target.
@@ -702,7 +702,7 @@ class BatchSizeOptimizer:
         """Ends the trial of an older optimizer of the job, such as that of a notebook's cell that is run again."""
         older = _newest.get(self._launch.job_key)
         # Optimizers of a launch that was given its trial share that trial.
-        if older is None or not older.undecided or not self._launch.repeatable:
+        if older is None or not older.trains_here or not self._launch.repeatable:
             return
         # The batch size is not the cause, and a checkpoint of that trial can continue it.
         older.close_for_another(v1.END_REASON_PREEMPTED)

@@ -150,8 +150,8 @@ class RunningTrial:
         return self.progress is not Progress.RUNNING
 
     @property
-    def undecided(self) -> bool:
-        """Whether this process trains the trial, as far as its calls show."""
+    def trains_here(self) -> bool:
+        """Whether this process trains the trial, as far as the calls of its training loop show."""
         return not self.seen_end and os.getpid() == self._pid
 
     @property
@@ -326,8 +326,8 @@ class RunningTrial:
         self._ranks = ranks
         self.info = replace(self.info, rank=ranks.rank, world_size=ranks.size)
 
-    def settle(self) -> None:
-        """Ends the trial after its last epoch, whether or not a call of the training loop has noticed a decision.
+    def end_loop(self) -> None:
+        """Ends the trial after its last epoch, whether or not a call of the training loop has seen a decision.
 
         Raises:
             TrainFailError: if the target was not reached, unless that was raised before.

@@ -145,7 +145,7 @@ class Session:
         if not self._thread.is_alive():
             return
         self.exchange.end(Ending(reason, time.monotonic() + timeout))
-        if self.exchange.wait_finished(timeout):
+        if self.exchange.wait_disconnected(timeout):
             # The journal may be locked by the code that a signal handler has interrupted to call this.
             self._thread.join(min(timeout, _LEAVE_SECONDS))
 
@@ -166,7 +166,7 @@ class Session:
             log.exception("the trial is no longer reported: this is a bug in wattwise")
         finally:
             self._client.close()
-            exchange.finish()
+            exchange.disconnect()
             if exchange.progress is Progress.SETTLED:
                 self._journal.delete()
             else:
