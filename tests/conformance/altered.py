@@ -1,4 +1,4 @@
-"""Tables with wrong expectations, one of every kind. A runner that passes them compares too little."""
+"""Tables with wrong expectations, one of every kind. A comparison that they pass compares too little."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.conformance.clients import Scenario
+from tests.conformance.runner import Scenario
 
 Change = Callable[[dict[str, Any]], object]
 

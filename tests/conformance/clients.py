@@ -1,30 +1,17 @@
-"""The clients of all languages: builds and runs their runners, and installs what they need."""
+"""The clients of all languages: builds their runners, and installs what they need."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-
-Scenario = tuple[str, str]
-"""File and name of a scenario."""
 
 
 class ConformanceError(Exception):
     """The suite cannot continue; the message says why."""
-
-
-class Outcome(NamedTuple):
-    """The outcome of a scenario in one language."""
-
-    how: str
-    why: str
 
 
 class Client:
@@ -50,25 +37,10 @@ class Client:
         if done.returncode:
             raise ConformanceError(f"the runner of {self.name} cannot be built:\n{done.stdout}{done.stderr}")
 
-    def run(self, server: str, tables: Sequence[Path]) -> dict[Scenario, Outcome]:
-        """Replays tables.
-
-        Raises:
-            ConformanceError: the runner broke its contract.
-        """
-        command: list[str | Path] = [self._folder / "build" / "runner", "--server", server, *tables]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        try:
-            lines = [json.loads(line) for line in done.stdout.splitlines()]
-            outcomes = {(line["file"], line["scenario"]): Outcome(line["outcome"], line["why"]) for line in lines}
-        except (ValueError, KeyError, TypeError):
-            raise ConformanceError(f"the runner of {self.name} printed invalid lines: {done.stdout[-500:]!r}") from None
-        if len(outcomes) < len(lines):
-            raise ConformanceError(f"the runner of {self.name} printed a scenario twice")
-        failed = any(outcome.how == "failed" for outcome in outcomes.values())
-        if done.returncode != int(failed):
-            raise ConformanceError(f"the runner of {self.name} exited with {done.returncode}: {done.stderr[-2000:]}")
-        return outcomes
+    @property
+    def runner(self) -> Path:
+        """The program of the runner."""
+        return self._folder / "build" / "runner"
 
     def _provide(self) -> None:
         makefile = (self._folder / "Makefile").read_text()

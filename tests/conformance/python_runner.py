@@ -1,35 +1,27 @@
-"""The Python client's runner: replays behaviour tables through `wattwise.Client` against a server."""
+"""The Python client's runner: makes the calls that it reads through `wattwise.Client`, and prints what it observed."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
 import queue
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import grpc
-import yaml
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from wattwise import Client, GpuGroup, JobSpec, v1
 from wattwise.errors import WattwiseError
 
-from tests.conformance.refusal import MismatchError, Refused
-from tests.conformance.replay import Replay
 
-LEFT_OUT: Mapping[str, str] = {}
-"""The scenarios that this client cannot replay, with the reason, by name."""
-
-
-class ThroughClient:
-    """Calls the server through the client's methods, each in a thread, because they block."""
+class Calls:
+    """The calls of the client, by the names that the driver uses. Requests and answers are those of the RPCs."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._streams: dict[int, Stream] = {}
         self._methods: Mapping[str, Callable[[Any], Message]] = {
             "RegisterJob": lambda r: client.register_job(spec_of(r.job)),
             "GetNextBatchSize": lambda r: client.get_next_batch_size(r.job_id, launch_id=r.launch_id, resume=r.resume),
@@ -54,17 +46,27 @@ class ThroughClient:
             "SetJobPolicy": lambda r: client.set_job_policy(r.job_id, r.policy),
         }
 
-    async def call(self, method: str, request: Message) -> Any:
-        try:
-            return await asyncio.to_thread(self._methods[method], request)
-        except WattwiseError as error:
-            raise refused(error) from error
+    def make(self, call: str, request: dict[str, Any], stream: int) -> Any:
+        """Makes a call and returns the JSON of its answer."""
+        if call.startswith("stream."):
+            return self._on_stream(call, request, stream)
+        return MessageToDict(self._methods[call](ParseDict(request, getattr(v1, f"{call}Request")())))
 
-    async def open(self) -> ClientStream:
-        return ClientStream(self._client)
+    def _on_stream(self, call: str, request: dict[str, Any], number: int) -> Any:
+        if call == "stream.open":
+            self._streams[number] = Stream(self._client)
+        elif call == "stream.send":
+            self._streams[number].send(ParseDict(request, v1.StreamResultsRequest()))
+        elif call == "stream.receive":
+            return self._streams[number].receive()
+        elif call == "stream.close":
+            self._streams[number].close()
+        else:
+            self._streams.pop(number).cancel()
+        return {}
 
 
-class ClientStream:
+class Stream:
     """The client's stream of decisions, fed from a queue."""
 
     def __init__(self, client: Client) -> None:
@@ -72,21 +74,22 @@ class ClientStream:
         self._stream = client.stream_results(iter(self._sent.get, None))
         self._decisions: Iterator[v1.Decision] = iter(self._stream)
 
-    async def send(self, request: v1.StreamResultsRequest) -> None:
+    def send(self, request: v1.StreamResultsRequest) -> None:
+        """Sends a message."""
         self._sent.put(request)
 
-    async def receive(self) -> v1.StreamResultsResponse | None:
-        try:
-            decision = await asyncio.to_thread(next, self._decisions, None)
-        except WattwiseError as error:
-            raise refused(error) from error
-        return None if decision is None else v1.StreamResultsResponse(decision=decision)
+    def receive(self) -> Any:
+        """Waits for the next decision; None once the server has ended the stream."""
+        decision = next(self._decisions, None)
+        return None if decision is None else MessageToDict(v1.StreamResultsResponse(decision=decision))
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Closes the sending side."""
         self._sent.put(None)
 
-    async def cancel(self) -> None:
-        self._sent.put(None)
+    def cancel(self) -> None:
+        """Cancels the stream."""
+        self.close()
         self._stream.cancel()
 
 
@@ -108,8 +111,8 @@ def spec_of(job: v1.JobSpec) -> JobSpec:
     return JobSpec(**{**required, **fields, "target_metric": job.target.value, "higher_is_better": better})
 
 
-def refused(error: WattwiseError) -> Refused:
-    """Converts an exception of the client."""
+def refusal(error: WattwiseError) -> dict[str, Any]:
+    """Returns what an exception of the client says."""
     if isinstance(error.__context__, WattwiseError):
         # The client names the fields of its JobSpec; the tables name those of the protos.
         error = error.__context__
@@ -117,44 +120,28 @@ def refused(error: WattwiseError) -> Refused:
     cause = error.__context__
     # A client that refuses a call itself gives the server's reason and fields.
     refused = "INVALID_ARGUMENT" if error.violations else ""
-    status = cause.code().name if isinstance(cause, grpc.Call) else refused
-    return Refused(error.reason, status, [violation.field for violation in error.violations], error.metadata)
+    return {
+        "reason": error.reason,
+        "status": cause.code().name if isinstance(cause, grpc.Call) else refused,
+        "fields": [violation.field for violation in error.violations],
+        "metadata": dict(error.metadata),
+    }
 
 
-async def outcome(scenario: Mapping[str, Any], client: Client, suffix: str) -> tuple[str, str]:
-    """Replays a scenario; returns the outcome and the reason."""
-    if why := LEFT_OUT.get(scenario["name"]):
-        return "left out", why
-    try:
-        await Replay(scenario, ThroughClient(client), suffix).run()
-    except MismatchError as mismatch:
-        return "failed", str(mismatch)
-    except Exception as error:  # noqa: BLE001 - the other scenarios continue
-        return "failed", f"{type(error).__name__}: {error}"
-    return "passed", ""
-
-
-async def run(server: str, tables: list[Path]) -> int:
-    """Replays all tables and prints a line of JSON per scenario; returns the exit status."""
-    status, run_id = 0, f"python-{os.urandom(3).hex()}"
-    with Client(server) as client:
-        for table in tables:
-            for number, scenario in enumerate(yaml.safe_load(table.read_text())):
-                how, why = await outcome(scenario, client, f"{run_id}-{table.stem}-{number}")
-                line = {"file": table.name, "scenario": scenario["name"], "outcome": how, "why": why}
-                print(json.dumps(line), flush=True)
-                status |= how == "failed"
-    return status
-
-
-def main() -> int:
-    """Returns the exit status."""
+def main() -> None:
+    """Makes the calls of stdin."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True, help="address of the server")
-    parser.add_argument("tables", nargs="+", type=Path, metavar="FILE")
-    args = parser.parse_args()
-    return asyncio.run(run(args.server, args.tables))
+    with Client(parser.parse_args().server) as client:
+        calls = Calls(client)
+        for line in sys.stdin:
+            read = json.loads(line)
+            try:
+                observed = {"answer": calls.make(read["call"], read.get("request", {}), read.get("stream", 0))}
+            except WattwiseError as error:
+                observed = {"error": refusal(error)}
+            print(json.dumps({"id": read["id"], **observed}), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,83 +1,63 @@
-// Replays behaviour tables against a server: runner --server HOST:PORT FILE...
-//
-// Prints one line of JSON per scenario, and exits with 1 if one failed.
+// Makes the calls that it reads from stdin, a line of JSON each, and prints what it observed of each one:
+// runner --server HOST:PORT. tests/scenarios/README.md describes the lines.
 #include <iostream>
-#include <map>
 #include <string>
 #include <vector>
 
 #include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
+#include <google/rpc/code.pb.h>
 
-#include "fields.hpp"
-#include "replay.hpp"
+#include "calls.hpp"
 
 namespace {
 
-// The scenarios that this client cannot replay, with the reason, by name.
-const std::map<std::string, std::string> kLeftOut = {};
+using google::protobuf::Struct;
 
-struct Outcome {
-  std::string outcome;
-  std::string why;
-};
+std::string refusal(const wattwise::Error& error) {
+  Struct refusal;
+  auto& fields = *refusal.mutable_fields();
+  fields["reason"].set_string_value(error.reason);
+  fields["status"].set_string_value(google::rpc::Code_Name(static_cast<google::rpc::Code>(error.code)));
+  auto& violations = *fields["fields"].mutable_list_value();
+  for (const auto& violation : error.violations) violations.add_values()->set_string_value(violation.field);
+  auto& metadata = *fields["metadata"].mutable_struct_value()->mutable_fields();
+  for (const auto& [key, value] : error.metadata) metadata[key].set_string_value(value);
+  return to_json(refusal);
+}
 
-Outcome outcome_of(wattwise::Client& client, const YAML::Node& scenario, const std::string& suffix) {
-  if (const auto found = kLeftOut.find(text(scenario, "name")); found != kLeftOut.end()) {
-    return {"left out", found->second};
-  }
+// Makes the call of a line and returns the line with its answer. An error that is not one of the client ends the program.
+std::string observe(Calls& calls, const std::string& line) {
+  const Struct read = from_json<Struct>(line);
+  const auto number = [&](const char* name) {
+    const auto found = read.fields().find(name);
+    return found == read.fields().end() ? 0 : static_cast<int>(found->second.number_value());
+  };
+  const auto request = read.fields().find("request");
+  std::string observed;
   try {
-    replay(client, scenario, suffix);
-  } catch (const std::exception& error) {
-    return {"failed", error.what()};
+    observed = "\"answer\": " + calls.make(read.fields().at("call").string_value(), number("stream"),
+                                           request == read.fields().end() ? "{}" : to_json(request->second));
+  } catch (const wattwise::Error& error) {
+    observed = "\"error\": " + refusal(error);
   }
-  return {"passed", ""};
-}
-
-// A JSON string.
-std::string quoted(const std::string& text) {
-  google::protobuf::Value value;
-  value.set_string_value(text);
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(value, &json).ok()) {
-    throw std::runtime_error("not valid in JSON: " + text);
-  }
-  return json;
-}
-
-void print(const std::string& file, const std::string& scenario, const Outcome& outcome) {
-  std::cout << "{\"file\": " << quoted(file) << ", \"scenario\": " << quoted(scenario)
-            << ", \"outcome\": " << quoted(outcome.outcome) << ", \"why\": " << quoted(outcome.why) << "}" << std::endl;
-}
-
-int replay_tables(const std::string& server, const std::vector<std::string>& paths) {
-  wattwise::Client client(server, wattwise::Credentials::from_env());
-  const std::string run_id = "cpp-" + wattwise::new_id().substr(0, 8);
-  bool failed = false;
-  for (const auto& path : paths) {
-    const std::string file = path.substr(path.find_last_of('/') + 1);
-    int number = 0;
-    for (const auto& scenario : YAML::LoadFile(path)) {
-      const Outcome outcome = outcome_of(client, scenario, run_id + "-" + file + "-" + std::to_string(number++));
-      print(file, text(scenario, "name"), outcome);
-      failed = failed || outcome.outcome == "failed";
-    }
-  }
-  return failed ? 1 : 0;
+  return "{\"id\": " + std::to_string(number("id")) + ", " + observed + "}";
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
   const std::vector<std::string> args(arguments + 1, arguments + count);
-  if (args.size() < 3 || args[0] != "--server") {
-    std::cerr << "usage: runner --server HOST:PORT FILE...\n";
+  if (args.size() != 2 || args[0] != "--server") {
+    std::cerr << "usage: runner --server HOST:PORT\n";
     return 2;
   }
   try {
-    return replay_tables(args[1], {args.begin() + 2, args.end()});
+    wattwise::Client client(args[1], wattwise::Credentials::from_env());
+    Calls calls(client);
+    for (std::string line; std::getline(std::cin, line);) std::cout << observe(calls, line) << std::endl;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
   }
+  return 0;
 }

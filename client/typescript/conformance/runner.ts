@@ -1,42 +1,83 @@
-/** The TypeScript client's runner: replays behaviour tables against a server and prints a line of JSON per scenario. */
+/**
+ * The TypeScript client's runner: makes the calls that it reads from stdin, a line of JSON each, and prints what it observed
+ * of each one. `tests/scenarios/README.md` describes the lines.
+ */
 
-import { randomBytes } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { basename } from "node:path";
+import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
-import { parse } from "yaml";
-import { Client } from "../src/index.js";
-import { Replay, type Scenario } from "./replay.js";
+import type { ResultStream } from "../src/index.js";
+import { Client, WattwiseError } from "../src/index.js";
+import { StreamResultsRequest } from "../src/stubs/wattwise/v1/batch_size_optimizer.js";
+import { unaryCalls } from "./calls.js";
+import { fromJson, toJson } from "./json.js";
 
-/** The scenarios that this client cannot replay, with the reason, by name. */
-const LEFT_OUT: Record<string, string> = {};
+interface Call {
+  id: number;
+  call: string;
+  stream: number;
+  request: unknown;
+}
 
-const { values, positionals } = parseArgs({ options: { server: { type: "string" } }, allowPositionals: true });
-if (values.server === undefined || positionals.length === 0) {
-  console.error("usage: runner --server HOST:PORT FILE...");
+const { values } = parseArgs({ options: { server: { type: "string" } } });
+if (values.server === undefined) {
+  console.error("usage: runner --server HOST:PORT");
   process.exit(2);
 }
 
 const client = new Client(values.server);
-const runId = `typescript-${randomBytes(3).toString("hex")}`;
-for (const table of positionals) {
-  const file = basename(table);
-  for (const [number, scenario] of (parse(readFileSync(table, "utf8")) as Scenario[]).entries()) {
-    const leftOut = LEFT_OUT[scenario.name];
-    const why = leftOut ?? (await replay(scenario, `${runId}-${file}-${number}`));
-    const outcome = leftOut !== undefined ? "left out" : why === "" ? "passed" : "failed";
-    process.exitCode = outcome === "failed" ? 1 : process.exitCode;
-    console.log(JSON.stringify({ file, scenario: scenario.name, outcome, why }));
-  }
+const unary = unaryCalls(client);
+const streams = new Map<number, ResultStream>();
+for await (const line of createInterface(process.stdin)) {
+  const read = JSON.parse(line) as Call;
+  console.log(JSON.stringify({ id: read.id, ...(await observe(read)) }));
 }
 client.close();
 
-/** Replays a scenario; returns the first difference, or an empty string. */
-async function replay(scenario: Scenario, suffix: string): Promise<string> {
+/** Makes a call. An error that is not one of the client ends the program. */
+async function observe({ call, stream, request }: Call): Promise<object> {
   try {
-    await new Replay(client, scenario, suffix).run();
-    return "";
+    const answer = call.startsWith("stream.")
+      ? await onStream(call, stream, request)
+      : await unary[call]!(fromJson(request));
+    return { answer: toJson(answer) };
   } catch (error) {
-    return (error as Error).message || String(error);
+    if (!(error instanceof WattwiseError)) {
+      throw error;
+    }
+    const { reason = "", status, violations, metadata } = error;
+    return { error: { reason, status, fields: violations.map(({ field }) => field), metadata } };
+  }
+}
+
+async function onStream(call: string, number: number, request: unknown): Promise<object | null> {
+  if (call === "stream.open") {
+    streams.set(number, client.streamResults());
+    return {};
+  }
+  const stream = streams.get(number)!;
+  switch (call) {
+    case "stream.send": {
+      const [kind, value] = Object.entries(fromJson(request) as object)[0]!;
+      const { event } = StreamResultsRequest.fromPartial({ event: { $case: kind, value } as never });
+      if (event?.$case === "result") {
+        stream.report(event.value);
+      } else {
+        stream.heartbeat(event!.value.trial!);
+      }
+      return {};
+    }
+    case "stream.receive": {
+      const decision = await stream.next();
+      return decision === undefined ? null : { decision };
+    }
+    case "stream.close":
+      stream.close();
+      return {};
+    case "stream.cancel":
+      stream.cancel();
+      streams.delete(number);
+      return {};
+    default:
+      throw new Error(`${call} is unknown to this runner`);
   }
 }

@@ -1,32 +1,48 @@
-// Command runner replays behaviour tables against a server: runner --server HOST:PORT FILE...
-//
-// It prints one line of JSON per scenario, and exits with 1 if one failed.
+// Command runner makes the calls that it reads from stdin, a line of JSON each, and prints what it observed of each one:
+// runner --server HOST:PORT. tests/scenarios/README.md describes the lines.
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
-	"fmt"
+	"io"
 	"log"
 	"os"
-	"path/filepath"
 	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"wattwise"
 )
 
-// leftOut has the scenarios that this client cannot replay, with the reason, by name.
-var leftOut = map[string]string{}
+const callTimeout = time.Minute
 
-const scenarioTimeout = time.Minute
+// call is a line of stdin.
+type call struct {
+	ID      int             `json:"id"`
+	Call    string          `json:"call"`
+	Stream  int             `json:"stream"`
+	Request json.RawMessage `json:"request"`
+}
 
-// outcome is the line that the runner prints for a scenario.
-type outcome struct {
-	File     string `json:"file"`
-	Scenario string `json:"scenario"`
-	Outcome  string `json:"outcome"`
-	Why      string `json:"why"`
+// observation is a line of stdout. It has either an answer or an error.
+type observation struct {
+	ID     int              `json:"id"`
+	Answer *json.RawMessage `json:"answer,omitempty"`
+	Error  *refusal         `json:"error,omitempty"`
+}
+
+// refusal is an error of the client.
+type refusal struct {
+	Reason   string            `json:"reason"`
+	Status   string            `json:"status"`
+	Fields   []string          `json:"fields"`
+	Metadata map[string]string `json:"metadata"`
 }
 
 func main() {
@@ -41,38 +57,72 @@ func main() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	failed, lines := false, json.NewEncoder(os.Stdout)
-	lines.SetEscapeHTML(false)
-	runID := wattwise.NewID()[:8]
-	for _, path := range flag.Args() {
-		table, err := readTable(path)
+	runner := &runner{client: client, streams: map[int]*stream{}}
+	lines, observations := bufio.NewReader(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF {
+			return
+		}
 		if err != nil {
 			log.Fatal(err)
 		}
-		for i, scenario := range table {
-			suffix := fmt.Sprintf("go-%s-%s-%d", runID, filepath.Base(path), i)
-			line := outcomeOf(client, scenario, suffix)
-			line.File = filepath.Base(path)
-			failed = failed || line.Outcome == "failed"
-			if err := lines.Encode(line); err != nil {
-				log.Fatal(err)
-			}
+		var read call
+		if err := json.Unmarshal(line, &read); err != nil {
+			log.Fatal(err)
 		}
-	}
-	if failed {
-		os.Exit(1)
+		if err := observations.Encode(runner.observe(read)); err != nil {
+			log.Fatal(err)
+		}
 	}
 }
 
-func outcomeOf(client *wattwise.Client, scenario scenario, suffix string) outcome {
-	name := scenario.Name
-	if why, ok := leftOut[name]; ok {
-		return outcome{Scenario: name, Outcome: "left out", Why: why}
+// runner makes calls through a client.
+type runner struct {
+	client  *wattwise.Client
+	streams map[int]*stream
+}
+
+// observe makes a call. An error that is not one of the client ends the program.
+func (r *runner) observe(read call) observation {
+	observed := observation{ID: read.ID}
+	answer, err := r.make(read)
+	var refused *wattwise.Error
+	switch {
+	case errors.As(err, &refused):
+		observed.Error = &refusal{
+			Reason: refused.Reason, Status: code.Code(refused.Code).String(), Fields: []string{}, Metadata: map[string]string{},
+		}
+		for _, violation := range refused.Violations {
+			observed.Error.Fields = append(observed.Error.Fields, violation.Field)
+		}
+		for key, value := range refused.Metadata {
+			observed.Error.Metadata[key] = value
+		}
+	case err != nil:
+		log.Fatalf("%s: %v", read.Call, err)
+	default:
+		observed.Answer = &answer
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scenarioTimeout)
+	return observed
+}
+
+func (r *runner) make(read call) (json.RawMessage, error) {
+	if onStream, ok := streamCalls[read.Call]; ok {
+		return onStream(r, read)
+	}
+	unary, ok := unaryCalls[read.Call]
+	if !ok {
+		log.Fatalf("%s is unknown to this runner", read.Call)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	if err := replay(ctx, client, scenario, suffix); err != nil {
-		return outcome{Scenario: name, Outcome: "failed", Why: err.Error()}
+	return encoded(unary(ctx, r.client, read.Request))
+}
+
+func encoded(message proto.Message, err error) (json.RawMessage, error) {
+	if err != nil {
+		return nil, err
 	}
-	return outcome{Scenario: name, Outcome: "passed"}
+	return protojson.Marshal(message)
 }
