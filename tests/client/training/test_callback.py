@@ -30,6 +30,7 @@ from wattwise.errors import (
     WattwiseError,
 )
 from wattwise.rpc.calls import trial_id
+from wattwise.training.optimizer import running_trial
 
 from tests.client.training.script import GPU, JOULES, StepMonitor, begun, job_spec
 from tests.live_server import LiveServer
@@ -322,12 +323,12 @@ def test_actions_at_the_end(grpc_addr: str) -> None:
     """An action is called once, when the trial ends; an action that is added later is called at once."""
     done: list[str] = []
     bso = begun(grpc_addr)
-    bso.running_trial.call_at_end(lambda: done.append("in time"))
+    running_trial(bso).call_at_end(lambda: done.append("in time"))
     assert done == []
     bso.close()
     bso.close()
     assert done == ["in time"]
-    bso.running_trial.call_at_end(lambda: done.append("late"))
+    running_trial(bso).call_at_end(lambda: done.append("late"))
     assert done == ["in time", "late"]
 
 

@@ -32,6 +32,7 @@ from wattwise.rpc.calls import trial_id
 from wattwise.training import launch
 from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
+from wattwise.training.optimizer import running_trial
 from wattwise.training.spool import Spool
 
 from tests.client.rpc.middlebox import Middlebox
@@ -181,7 +182,7 @@ def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCapture
             BatchSizeOptimizer(server.address, spec, monitor=StepMonitor()).get_batch_size()
         bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor())
         assert bso.get_batch_size(fallback="default") == 16
-        assert bso.running_trial.info.job.num_trials == 1, "the job is the server's"
+        assert running_trial(bso).info.job.num_trials == 1, "the job is the server's"
         bso.on_train_begin()
         bso.on_evaluate(0.95)
         bso.close()

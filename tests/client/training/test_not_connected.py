@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 from wattwise import BatchSizeOptimizer, EndReason, v1
+from wattwise.training.optimizer import running_trial
 from wattwise.training.ranks import not_connected, warn_if_not_connected
 
 from tests.client.training.script import StepMonitor, job_spec
@@ -50,7 +51,7 @@ def test_server_knows_of_the_others(
     monkeypatch.setenv("WORLD_SIZE", "4")
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     bso.get_batch_size()
-    (warning,) = bso.running_trial.info.snapshot.warnings
+    (warning,) = running_trial(bso).info.snapshot.warnings
     assert warning.reason == v1.WARNING_REASON_UNCONNECTED_RANKS
     bso.on_train_begin()
     bso.on_evaluate(0.1)

@@ -16,6 +16,7 @@ import pytest
 from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import JobDiffersError, OperationOrderError, ResumeError, TrainFailError
 from wattwise.rpc.calls import trial_id
+from wattwise.training.optimizer import running_trial
 from wattwise.training.resume import SavedTrial, Sums
 
 from tests.client.training.script import (
@@ -123,7 +124,7 @@ def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
     bso.close(EndReason.PREEMPTED)
     server.start()
     again = resumed(server.address, state, job_id=bso.trial.job_id)
-    assert (again.running_trial.info.snapshot.newest.epoch, again.last_epoch) == (1, 3)
+    assert (running_trial(again).info.snapshot.newest.epoch, again.last_epoch) == (1, 3)
     again.on_train_begin()
     again.on_evaluate(0.4)
     with Client(server.address) as client:
@@ -140,7 +141,7 @@ def test_resumed_trial_beside_a_newer_exploration(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         assert client.get_next_batch_size(job_id).trial.pruning_gts.role == v1.PRUNING_GTS_ROLE_EXPLORATION
     with resumed(grpc_addr, state, job_id=job_id) as again:
-        assert again.running_trial.info.snapshot.pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
+        assert running_trial(again).info.snapshot.pruning_gts.role == v1.PRUNING_GTS_ROLE_CONCURRENT
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -159,7 +160,7 @@ def test_trial_that_was_decided_in_the_meantime(grpc_addr: str, reached: bool) -
     assert again.decision == bso.decision
     again.on_train_begin()
     again.on_evaluate(0.5)
-    monitor = again.running_trial.monitor
+    monitor = running_trial(again).monitor
     assert isinstance(monitor, StepMonitor)
     assert not monitor.open
     if reached:

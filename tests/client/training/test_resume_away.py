@@ -14,6 +14,7 @@ from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
 from wattwise.training.launch import Endpoint, Launch
+from wattwise.training.optimizer import running_trial
 from wattwise.training.spool import Spool
 
 from tests.client.training.script import epochs, job_spec, reason_of
@@ -72,9 +73,9 @@ def first_process(
     """
     bso = launched(server.address, f"test-away-{next(_jobs)}", 10.0)
     if observer:
-        assert bso.running_trial is not None
-        assert bso.running_trial.power is not None
-        bso.running_trial.power.observe(200.0)
+        power = running_trial(bso).power
+        assert power is not None
+        power.observe(200.0)
     bso.on_evaluate(0.1)
     state = bso.state_dict()
     bso.on_evaluate(0.1)

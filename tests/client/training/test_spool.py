@@ -24,6 +24,7 @@ from wattwise.errors import InvalidResultError, PermissionDeniedError, ServerUna
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
+from wattwise.training.optimizer import running_trial
 from wattwise.training.spool import Spool
 from wattwise_server.security.tokens import Role
 
@@ -341,7 +342,7 @@ def test_server_that_lost_its_database(
     with Client(server.address) as client:
         (trial,) = client.trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1, 2, 3]
-        assert client.get_job(bso.trial.job_id).job.spec == bso.running_trial.info.job.spec
+        assert client.get_job(bso.trial.job_id).job.spec == running_trial(bso).info.job.spec
     assert (trial.origin, trial.end_reason) == (v1.TRIAL_ORIGIN_IMPORTED, v1.END_REASON_TARGET_REACHED)
     assert sum("no longer has" in message for message in caplog.messages) == 1
     assert spooled() == []

@@ -11,7 +11,7 @@ from wattwise.errors import OperationOrderError, ResumeError, TrainerSetupError,
 from wattwise.integrations.steps import StepListener, StepNotifier
 from wattwise.rules import EndReason
 from wattwise.training.inheritance import pass_on
-from wattwise.training.optimizer import BatchSizeOptimizer
+from wattwise.training.optimizer import BatchSizeOptimizer, connection_advice, running_trial
 from wattwise.training.ranks import connect
 from wattwise.training.resume import integer_in, sum_in
 
@@ -75,9 +75,9 @@ class CallbackTrial:
         saved: Mapping[str, Any] | None = None,
         count_from_zero: bool = False,
     ) -> None:
-        if bso.unconnected:
+        if connection_advice(bso):
             connect()
-        if advice := bso.unconnected:
+        if advice := connection_advice(bso):
             raise TrainerSetupError(advice)
         self.bso = bso
         self.steps_at_report = 0
@@ -164,7 +164,7 @@ class CallbackTrial:
 
     def rewind(self, saved: Mapping[str, Any]) -> None:
         """Goes back to an earlier state of the restored trial, because the trainer does; time and energy stay."""
-        self.bso.running_trial.rewind(int(saved["epoch"]))
+        running_trial(self.bso).rewind(int(saved["epoch"]))
         self.restore(saved)
 
     # Training
@@ -204,9 +204,9 @@ class CallbackTrial:
             return
         if self.begun:
             raise self.repeated()
-        if self.bso.running_trial.ended_undecided:
+        if running_trial(self.bso).ended_undecided:
             raise TrainerSetupError(
-                f"{self.bso.running_trial.outcome}: create a BatchSizeOptimizer and a callback for this training"
+                f"{running_trial(self.bso).outcome}: create a BatchSizeOptimizer and a callback for this training"
             )
         self.begun = True
         self._check_beginning(plan)
@@ -348,7 +348,7 @@ class CallbackTrial:
         if not self.counts:
             return
         self.close(EndReason.COMPLETED)
-        failure = self.bso.running_trial.failure
+        failure = running_trial(self.bso).failure
         if failure is not None:
             raise failure
 
@@ -357,7 +357,7 @@ class CallbackTrial:
         self.running = False
         self.steps.close()
         if self.finished:
-            self.bso.running_trial.announce_decision()
+            running_trial(self.bso).announce_decision()
         else:
             self.bso.close(reason)
 

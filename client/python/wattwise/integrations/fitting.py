@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from wattwise.errors import log
 from wattwise.rules import EndReason
 from wattwise.training.exits import end_reason
+from wattwise.training.optimizer import connection_advice
 from wattwise.training.ranks import connect
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def fit_attempts(
         Exception: what `fit` raised, also if memory ran out in the last trial, unless an earlier result is kept.
         WattwiseError: as documented at `BatchSizeOptimizer.attempts`.
     """
-    if bso.unconnected:
+    if connection_advice(bso):
         connect()
     fitted: T | None = None
     best: T | None = None

@@ -25,7 +25,7 @@ from wattwise.integrations.epoch_states import EpochState, EpochStates
 from wattwise.integrations.frames import callers
 from wattwise.integrations.loader import batch_size_of
 from wattwise.integrations.steps import StepListener
-from wattwise.training.optimizer import BatchSizeOptimizer
+from wattwise.training.optimizer import BatchSizeOptimizer, running_trial
 from wattwise.training.split import Split
 
 _SPLIT = Split("batch_size", "gradient_accumulation_steps")
@@ -280,7 +280,7 @@ class WattwiseCallback(Callback):
         try:
             self._trial.end()
         finally:
-            if self._states is not None and self.bso.trial.rank == 0 and not self.bso.running_trial.resumable:
+            if self._states is not None and self.bso.trial.rank == 0 and not running_trial(self.bso).resumable:
                 self._states.remove()
 
     @property

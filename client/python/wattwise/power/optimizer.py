@@ -16,7 +16,7 @@ from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, 
 from wattwise.power.settings import ProfileSettings, profile_settings
 from wattwise.rpc.backoff import check_seconds
 from wattwise.spec import max_power_watts
-from wattwise.training.optimizer import BatchSizeOptimizer
+from wattwise.training.optimizer import BatchSizeOptimizer, running_trial
 from wattwise.training.running import RunningTrial
 
 if TYPE_CHECKING:
@@ -204,12 +204,12 @@ class PowerLimitOptimizer:
         """Begins again if another trial has begun, whose predecessor's end has restored the limits."""
         if self._trial is None or self._gave_up or os.getpid() != self._pid:
             return
-        if self._bso.running_trial is not self._trial:
+        if running_trial(self._bso) is not self._trial:
             self._trial = self._limiter = None
             self._steps, self._over = 0, False
 
     def _begin(self) -> None:
-        trial = self._trial = self._bso.running_trial
+        trial = self._trial = running_trial(self._bso)
         monitor = trial.monitor
         if trial.info.rank or trial.finished or monitor is None:
             self._over = True

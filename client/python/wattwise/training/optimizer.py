@@ -232,20 +232,6 @@ class BatchSizeOptimizer:
         return self._trial("trial").info.trial
 
     @property
-    def running_trial(self) -> RunningTrial:
-        """What a `PowerLimitOptimizer` works on; not needed otherwise.
-
-        Raises:
-            OperationOrderError: before `get_batch_size`, or in a forked process.
-        """
-        return self._trial("running_trial")
-
-    @property
-    def unconnected(self) -> str | None:
-        """What to do if a launcher started several processes that are not connected to each other; None otherwise."""
-        return not_connected() if self._given_ranks is None and self._inherited is None else None
-
-    @property
     def global_batch(self) -> GlobalBatch:
         """The batch size and those of the job, for callbacks; before `join_ranks` there may be no trial.
 
@@ -365,7 +351,7 @@ class BatchSizeOptimizer:
         if not own[0]:
             self.get_batch_size()
             return
-        started = self._shared(ranks, lambda: self.running_trial.started)
+        started = self._shared(ranks, lambda: running_trial(self).started)
         if self._running is None:
             self._begin(started, ranks)
         else:
@@ -622,7 +608,7 @@ class BatchSizeOptimizer:
         self._continue(state)
         self.get_batch_size()
         if self._in_attempt is not None:
-            self._in_attempt.continue_with(self.running_trial, self._attempt)
+            self._in_attempt.continue_with(running_trial(self), self._attempt)
 
     def _continue(self, state: Mapping[str, object]) -> None:
         check_is_state(state)
@@ -637,7 +623,7 @@ class BatchSizeOptimizer:
             ResumeError, OperationOrderError: as documented at `load_state_dict`.
         """
         trial = self.trial
-        if self.running_trial.begun or self.last_epoch:
+        if running_trial(self).begun or self.last_epoch:
             raise OperationOrderError(
                 f"load_state_dict() was called while trial {trial.number} is training: call it before the "
                 "first epoch, at best before get_batch_size()"
@@ -730,6 +716,21 @@ class BatchSizeOptimizer:
         return self._running
 
 
+def running_trial(bso: BatchSizeOptimizer) -> RunningTrial:
+    """Returns what the integrations and `PowerLimitOptimizer` work on.
+
+    Raises:
+        OperationOrderError: before `get_batch_size`, or in a forked process.
+    """
+    return bso._trial("the training")  # noqa: SLF001 - no part of the public class
+
+
+def connection_advice(bso: BatchSizeOptimizer) -> str | None:
+    """Returns what to do if a launcher started several processes that are not connected; None otherwise."""
+    given = bso._given_ranks is not None or bso._inherited is not None  # noqa: SLF001 - no part of the public class
+    return None if given else not_connected()
+
+
 @short_tracebacks
 class Attempt:
     """One trial of `BatchSizeOptimizer.attempts`, with the calls of the optimizer.
@@ -781,7 +782,7 @@ class Attempt:
     @property
     def _running(self) -> RunningTrial:
         # A rank that its trainer has started joins the trial later.
-        self._joined = self._joined or self._bso.running_trial
+        self._joined = self._joined or running_trial(self._bso)
         return self._joined
 
     @property
@@ -843,7 +844,7 @@ class Attempt:
         self._bso.on_evaluate(metric)
 
     def _check_current(self, call: str) -> None:
-        if self._bso.running_trial is not self._running:
+        if running_trial(self._bso) is not self._running:
             raise OperationOrderError(
                 f"{call} was called on attempt {self.number}, which is over: use the attempt of the current turn"
             )
