@@ -261,9 +261,9 @@ class RunningTrial:
             result = training_result(self.info.id, sums, value, windows.monitor)
             if self.power is not None:
                 self.power.complete(result.measurement)
+            # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
             if epoch > self._reported_epoch:
                 self._report(exchange, result)
-            # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
             sums = Sums(epoch, result.measurement.time_seconds, result.measurement.energy_joules)
         except (InvalidResultError, InvalidRequestError) as refusal:
             return _Epoch(sums, value, refusal=refusal)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
 
 from wattwise import v1
 from wattwise.errors import (
@@ -68,7 +67,7 @@ class ResultStream:
         Raises:
             WattwiseError: if an error ended the stream, other than the refusal of a measurement.
         """
-        call = client.stream_results(self._requests())
+        call = client.stream_results(iter(self._next_request, None))
         # gRPC does not always end a call that begins while the server closes the connection, not even when the call is
         # cancelled. This thread must not wait for it.
         listener = threading.Thread(target=self._listen, args=(call,), name="wattwise-stream", daemon=True)
@@ -133,10 +132,6 @@ class ResultStream:
         if self._unanswered is not None:
             oldest = min(oldest, self._sent_at)
         return oldest + (self._answered_timeout if self._answered else self._timeout)
-
-    def _requests(self) -> Iterator[v1.StreamResultsRequest]:
-        while (request := self._next_request()) is not None:
-            yield request
 
     def _next_request(self) -> v1.StreamResultsRequest | None:
         with self._exchange.changed:
