@@ -12,6 +12,8 @@ import pytest
 from wattwise import v1
 
 from tests.client.commands.conftest import Ask, row
+from tests.hostile.behaviours import refusing
+from tests.hostile.server import Behaviour, HostileServer
 from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer
 from tests.terminal import on_terminal
@@ -136,6 +138,15 @@ def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     assert row(ask("jobs", "list"), job_id)[1] == "paused"
     assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. The next launch gets batch size ")
     assert trainer.next().batch_size != 16
+
+
+def test_change_without_its_preview_is_no_error(ask: Ask, trainer: Trainer, grpc_server: LiveServer) -> None:
+    """The job was changed, even if the server does not say what the next launch gets."""
+    refusal = refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+    with HostileServer(Behaviour("no preview", answers={"PreviewNext": refusal}), grpc_server.address) as server:
+        answer = ask("jobs", "pause", trainer.job_id, "--server", server.address)
+    assert answer.startswith(f"Paused {trainer.job_id}")
+    assert answer.endswith("What the next launch gets is not known now.\n")
 
 
 def test_baseline(ask: Ask, trainer: Trainer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import suppress
 from typing import TypeAlias
 
 from wattwise import v1
@@ -20,7 +21,7 @@ from wattwise.commands.actions import (
 )
 from wattwise.commands.main import say
 from wattwise.drafts import POLICIES, Policy
-from wattwise.errors import ServerUnavailableError
+from wattwise.errors import ServerUnavailableError, WattwiseError
 from wattwise.presentation.quantities import joules
 from wattwise.presentation.sentences import next_launch
 from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
@@ -165,7 +166,11 @@ def _outlook(client: Client, job: v1.Job, details: v1.JobDetails) -> str:
     baseline = ""
     if job.baseline_requested and (waits := baseline_waits(job, details)):
         baseline = f" A baseline with batch size {job.spec.default_batch_size} waits {waits}."
-    return f"The next launch gets {next_launch(client.preview_next(job.spec.job_id).choices)}.{baseline}{best}"
+    upcoming = "What the next launch gets is not known now."
+    # The job was changed, whatever happens to this call.
+    with suppress(WattwiseError):
+        upcoming = f"The next launch gets {next_launch(client.preview_next(job.spec.job_id).choices)}."
+    return f"{upcoming}{baseline}{best}"
 
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
