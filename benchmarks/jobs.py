@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 from wattwise import GpuGroup, JobSpec, v1
+from wattwise.spec import job_message
 
 Reports = Iterator[v1.ReportResultRequest]
 
@@ -33,7 +34,7 @@ def job_spec(**changes: object) -> v1.JobSpec:
         "policy": "pruning_gts",
         "gpu": _GPU,
     }
-    return JobSpec(**(usual | changes)).to_proto()  # type: ignore[arg-type]
+    return job_message(JobSpec(**(usual | changes)))  # type: ignore[arg-type]
 
 
 def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:

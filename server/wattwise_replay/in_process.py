@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
+from wattwise.spec import job_message
 from wattwise_server.cost import cost
 from wattwise_server.domain import Measurement, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.errors import InvalidJobSpecError
@@ -57,7 +58,7 @@ class InProcess:
     ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
-            self.spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job.to_proto())))
+            self.spec = resolve(requests.job_draft(v1.RegisterJobRequest(job=job_message(job))))
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self.spec.policy]

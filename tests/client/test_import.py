@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import wattwise
@@ -130,3 +132,18 @@ def test_errors_have_a_module_of_their_own() -> None:
         from wattwise import JobNotFoundError  # type: ignore[attr-defined]  # noqa: F401, PLC0415 - the same
     with pytest.raises(ImportError, match="cannot import name 'JobNotFound'"):
         from wattwise import JobNotFound  # type: ignore[attr-defined]  # noqa: F401, PLC0415 - misspelt on purpose
+
+
+def test_trainers_meet_no_messages() -> None:
+    """No message is an argument or a result of what a trainer calls, except of the two clients."""
+    annotated = {}
+    for name in set(wattwise.__all__) - {"Client", "AsyncClient"}:
+        value = getattr(wattwise, name)
+        annotated[name] = str(getattr(value, "__annotations__", ""))
+        for inner, member in inspect.getmembers(value):
+            if not inner.startswith("_"):
+                function: Any = member.fget if isinstance(member, property) else member
+                annotated[f"{name}.{inner}"] = str(getattr(inspect.unwrap(function), "__annotations__", ""))
+    assert "Decision | None" in annotated["BatchSizeOptimizer.decision"]
+    assert "EndReason" in annotated["BatchSizeOptimizer.close"]
+    assert not [name for name, types in annotated.items() if "v1." in types]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, GpuGroup, JobSpec, eta_from_prices, v1
 from wattwise.drafts import resolved
 from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation
-from wattwise.spec import cost
+from wattwise.spec import cost, job_message
 from wattwise.training.assigned import spec_from_json, spec_to_json
 
 from tests.client.training.script import StepMonitor, job_spec
@@ -48,7 +48,7 @@ def eta(**changes: Any) -> float:
 def faulty(spec: JobSpec) -> list[str]:
     """The faulty fields of a job that is refused before it is sent."""
     with pytest.raises(InvalidJobSpecError) as refused:
-        spec.to_proto()
+        job_message(spec)
     assert refused.value.reason == "ERROR_REASON_INVALID_JOB_SPEC"
     return [fault.field for fault in refused.value.violations]
 
@@ -73,7 +73,7 @@ def test_cost_is_proportional_to_money(
     )
     energy = share * power * seconds
     per_joule, per_second = energy_price / 3.6e6, gpu_hour_price * count / 3600
-    money = cost(resolved(spec.to_proto()), seconds, energy) * (per_joule + per_second / power)
+    money = cost(resolved(job_message(spec)), seconds, energy) * (per_joule + per_second / power)
     assert money == pytest.approx(per_joule * energy + per_second * seconds, rel=1e-5)
 
 
@@ -106,7 +106,7 @@ def test_rounding_errors_of_prices_do_not_matter() -> None:
 def test_prices_of_any_number_type(kind: Callable[[str], Any]) -> None:
     """A price may be a number of any type, as programs that compute with money use decimals."""
     assert eta(gpu_hour_price=kind("2")) == eta(gpu_hour_price=2.0)
-    assert priced(gpu_hour_price=kind("2")).to_proto().eta_knob == eta(gpu_hour_price=2.0)
+    assert job_message(priced(gpu_hour_price=kind("2"))).eta_knob == eta(gpu_hour_price=2.0)
 
 
 @given(st.floats(0.001, 1000), st.floats(0.001, 1000))
@@ -168,16 +168,16 @@ def test_wording_for_one_price() -> None:
     """The error for a missing price says what 0 means there."""
     for name, zero in (("gpu_hour_price", "eta_knob 1"), ("energy_price_per_kwh", "eta_knob 0")):
         with pytest.raises(InvalidJobSpecError, match=f"{name}: is missing.* 0.*{zero}$"):
-            priced(**{name: None}).to_proto()
+            job_message(priced(**{name: None}))
 
 
 def test_specs_with_prices_are_copied_and_pickled() -> None:
     """A copy has the prices, equals the original, and gives the same eta; `replace` computes it again."""
     spec = priced()
     for copied in (copy.deepcopy(spec), pickle.loads(pickle.dumps(spec)), replace(spec)):  # noqa: S301 - our own bytes
-        assert (copied, copied.to_proto()) == (spec, spec.to_proto())
+        assert (copied, job_message(copied)) == (spec, job_message(spec))
     assert spec != priced(gpu_hour_price=2.6)
-    assert replace(spec, gpu_hour_price=0).to_proto().eta_knob == 1.0
+    assert job_message(replace(spec, gpu_hour_price=0)).eta_knob == 1.0
 
 
 def test_json_of_the_driver_has_eta() -> None:
@@ -186,7 +186,7 @@ def test_json_of_the_driver_has_eta() -> None:
     text = spec_to_json(spec)
     assert (json.loads(text)["eta_knob"], "price" in text) == (ETA, False)
     assert spec_from_json(text) == replace(spec, eta_knob=ETA, energy_price_per_kwh=None, gpu_hour_price=None)
-    assert spec_from_json(text).to_proto() == spec.to_proto()
+    assert job_message(spec_from_json(text)) == job_message(spec)
 
 
 def test_registration_logs_eta(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -220,7 +220,7 @@ def test_changed_price_or_gpu(grpc_addr: str, change: dict[str, Any]) -> None:
     changed = replace(spec, **change)
     with pytest.raises(JobDiffersError) as refused:
         BatchSizeOptimizer(grpc_addr, changed, monitor=StepMonitor()).get_batch_size()
-    now = changed.to_proto().eta_knob
+    now = job_message(changed).eta_knob
     assert refused.value.reason == "ERROR_REASON_JOB_DIFFERS"
     assert Violation("job.eta_knob", f"registered {ETA}, requested {now}") in refused.value.violations
     assert f"eta_knob={now} is computed from energy_price_per_kwh=0.39 and gpu_hour_price=" in str(refused.value)

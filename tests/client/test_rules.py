@@ -29,7 +29,7 @@ from wattwise.rules import (
     watts_fault,
     with_defaults,
 )
-from wattwise.spec import check_valid, flat_name
+from wattwise.spec import check_valid, flat_name, job_message
 
 from tests.client.training.script import job_spec
 
@@ -352,9 +352,9 @@ def test_draft_is_what_is_set_in_a_message(changes: dict[str, Any]) -> None:
 
 def test_error_has_the_names_of_the_python_fields() -> None:
     """The error for a launch without a server is like the server's, with every fault at once."""
-    check_valid(job_spec().to_proto())
+    check_valid(job_message(job_spec()))
     with pytest.raises(InvalidJobSpecError) as caught:
-        check_valid(job_spec(eta_knob=2.0, target_metric=math.nan, gpu=None).to_proto())
+        check_valid(job_message(job_spec(eta_knob=2.0, target_metric=math.nan, gpu=None)))
     assert [each.field for each in caught.value.violations] == ["job.target_metric", "job.eta_knob", "job.gpu"]
     assert caught.value.reason == "ERROR_REASON_INVALID_JOB_SPEC"
     assert str(caught.value).startswith("invalid job: job.target_metric: is nan; use a finite number; job.eta_knob: ")

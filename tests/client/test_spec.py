@@ -16,7 +16,7 @@ from wattwise import Client, GpuGroup, JobSpec, v1
 from wattwise.drafts import POLICIES
 from wattwise.errors import InvalidJobSpecError, JobDiffersError
 from wattwise.prices import PRICES
-from wattwise.spec import leaves, policy_spec
+from wattwise.spec import job_message, leaves, policy_spec
 from wattwise.training.assigned import spec_from_json, spec_to_json
 
 from tests.client.training.script import GPU, job_spec
@@ -53,19 +53,19 @@ def test_every_field_is_sent() -> None:
     }
     target: dict[str, Any] = {"target_metric": 0.0, "higher_is_better": False}
     spec = JobSpec(policy="gts", gpu=GPU, beta_knob=3.5, **values, **target, **parameters)
-    assert spec.to_proto() == v1.JobSpec(
+    assert job_message(spec) == v1.JobSpec(
         **values,
         target=v1.Target(value=0.0, direction=v1.DIRECTION_LOWER_IS_BETTER),
         early_stopping=v1.EarlyStopping(cost_bound=v1.EarlyStopping.CostBound(beta_knob=3.5)),
         gpus=[v1.GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100)],
         policy=v1.PolicySpec(gts=v1.GtsSpec(**parameters)),
     )
-    assert spec.to_proto().policy == policy_spec("gts", **parameters)
+    assert job_message(spec).policy == policy_spec("gts", **parameters)
 
 
 def test_unset_fields_are_left_to_the_server() -> None:
     """A field that is not given is not sent; the direction of the target always is."""
-    message = JobSpec(job_id="test-1", batch_sizes=[8], default_batch_size=8, target_metric=0.9).to_proto()
+    message = job_message(JobSpec(job_id="test-1", batch_sizes=[8], default_batch_size=8, target_metric=0.9))
     assert dict(leaves(message)) == {
         "job_id": "test-1",
         "batch_sizes": [8],
@@ -77,14 +77,14 @@ def test_unset_fields_are_left_to_the_server() -> None:
 
 def test_parameters_belong_to_a_policy() -> None:
     """Without a policy they are those of the default one; those of another policy are refused, all at once."""
-    assert job_spec(policy=None, seed=None, window_size=3).to_proto().policy == policy_spec(
+    assert job_message(job_spec(policy=None, seed=None, window_size=3)).policy == policy_spec(
         "knowledge_gradient", window_size=3
     )
     with pytest.raises(InvalidJobSpecError, match="set policy to pruning_gts or gts") as refused:
-        job_spec(policy=None, seed=1, num_explorations=2).to_proto()
+        job_message(job_spec(policy=None, seed=1, num_explorations=2))
     assert {each.field for each in refused.value.violations} == {"job.seed", "job.num_explorations"}
     with pytest.raises(InvalidJobSpecError, match="set policy to knowledge_gradient") as refused:
-        job_spec(policy="gts", prior_job_ids=["a"]).to_proto()
+        job_message(job_spec(policy="gts", prior_job_ids=["a"]))
     assert [each.field for each in refused.value.violations] == ["job.prior_job_ids"]
 
 
@@ -115,7 +115,7 @@ def test_required_fields(missing: str) -> None:
     """A job without one of these fields is refused by name, when it is created and when it is sent as None."""
     given: dict[str, Any] = {"job_id": "a", "batch_sizes": [8], "default_batch_size": 8, "target_metric": 0.9}
     with pytest.raises(InvalidJobSpecError, match="None") as none:
-        JobSpec(**(given | {missing: None})).to_proto()
+        job_message(JobSpec(**(given | {missing: None})))
     assert [violation.field for violation in none.value.violations] == [f"job.{missing}"]
     del given[missing]
     with pytest.raises(TypeError, match=f"JobSpec is missing {missing}"):
@@ -146,7 +146,7 @@ def test_json_of_the_driver(fields: dict[str, Any]) -> None:
     spec = job_spec(**fields)
     text = spec_to_json(spec)
     read = spec_from_json(text)
-    assert (read, read.to_proto()) == (spec, spec.to_proto())
+    assert (read, job_message(read)) == (spec, job_message(spec))
     assert ("beta_knob" in json.loads(text)) == ("beta_knob" in fields)
 
 
@@ -183,7 +183,7 @@ def test_specs_are_copied_and_pickled() -> None:
 def test_unknown_policy_lists_the_choices() -> None:
     """An unknown policy raises with the list of policies."""
     with pytest.raises(InvalidJobSpecError, match="'ucb': use one of knowledge_gradient, pruning_gts, gts"):
-        job_spec(policy="ucb").to_proto()
+        job_message(job_spec(policy="ucb"))
 
 
 def test_warning_for_beta_below_one_names_what_it_multiplies(caplog: pytest.LogCaptureFixture) -> None:
@@ -213,7 +213,7 @@ def test_warning_for_beta_below_one(
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     """A value of the wrong type raises with its field."""
     with pytest.raises(InvalidJobSpecError, match=f"^invalid job: job.{name}") as caught:
-        job_spec(**{name: value}).to_proto()
+        job_message(job_spec(**{name: value}))
     assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
 
 
@@ -231,7 +231,7 @@ def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
 def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
     """A float or a string as batch size raises with what to write instead, and without a chained exception."""
     with pytest.raises(InvalidJobSpecError, match=r"whole number.*int\(\)") as caught:
-        job_spec(**{name: value}).to_proto()
+        job_message(job_spec(**{name: value}))
     assert repr(value) in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -252,11 +252,11 @@ def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
 def test_what_to_use_instead(name: str, value: object, instead: str) -> None:
     """The wording of the error for a value of the wrong type."""
     with pytest.raises(InvalidJobSpecError) as caught:
-        job_spec(**{name: value}).to_proto()
+        job_message(job_spec(**{name: value}))
     assert str(caught.value) == f"invalid job: job.{name}: invalid value {value!r}: use {instead}"
 
 
 def test_batch_sizes_of_numpy() -> None:
     """NumPy integers are accepted."""
-    message = job_spec(batch_sizes=list(np.array([8, 16])), default_batch_size=np.int64(8)).to_proto()
+    message = job_message(job_spec(batch_sizes=list(np.array([8, 16])), default_batch_size=np.int64(8)))
     assert (list(message.batch_sizes), message.default_batch_size) == ([8, 16], 8)

@@ -34,19 +34,19 @@ class Decision:
     cost_bound: float | None = None
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, message: v1.Decision) -> Decision:
-        """Returns the decision of a message."""
-        reason = message.end_reason
-        name = v1.EndReason.Name(reason) if reason in v1.EndReason.values() else ""
-        return cls(
-            stop_train=message.stop_train,
-            message=message.message,
-            target_reached=message.target_reached,
-            converged=message.converged,
-            end_reason=EndReason.__members__.get(name.removeprefix("END_REASON_")),
-            last_epoch=message.last_epoch,
-            cost=message.cost if message.HasField("cost") else None,
-            cost_bound=message.cost_bound if message.HasField("cost_bound") else None,
-            warnings=tuple(warning.message for warning in message.warnings),
-        )
+
+def decision_of(message: v1.Decision) -> Decision:
+    """Returns the decision of a message."""
+    reason = message.end_reason
+    name = v1.EndReason.Name(reason) if reason in v1.EndReason.values() else ""
+    return Decision(
+        stop_train=message.stop_train,
+        message=message.message,
+        target_reached=message.target_reached,
+        converged=message.converged,
+        end_reason=EndReason.__members__.get(name.removeprefix("END_REASON_")),
+        last_epoch=message.last_epoch,
+        cost=message.cost if message.HasField("cost") else None,
+        cost_bound=message.cost_bound if message.HasField("cost_bound") else None,
+        warnings=tuple(warning.message for warning in message.warnings),
+    )

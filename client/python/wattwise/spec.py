@@ -62,16 +62,16 @@ class _Message:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(names)}"
                 raise TypeError(f"{cls.__name__} has no field {name}; {hint}")
-        missing = [name for name in cls._required() if name not in values]
+        missing = [name for name in _required(cls) if name not in values]
         # Copying and unpickling pass no values.
         if values and missing:
             described = (f"{name}{cls._meanings.get(name, '')}" for name in missing)
             raise TypeError(f"{cls.__name__} is missing {', '.join(described)}")
         return super().__new__(cls)
 
-    @classmethod
-    def _required(cls) -> Sequence[str]:
-        return [field.name for field in fields(cls) if field.default is MISSING]  # type: ignore[arg-type]
+
+def _required(kind: type[_Message]) -> Sequence[str]:
+    return [field.name for field in fields(kind) if field.default is MISSING]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,17 +88,6 @@ class GpuGroup(_Message):
     gpu_model: str
     count: int
     max_power_watts_per_gpu: float
-
-    def to_proto(self) -> v1.GpuGroup:
-        """This group as a message.
-
-        Raises:
-            InvalidJobSpecError: if a value has the wrong type.
-        """
-        message = v1.GpuGroup()
-        for field in message.DESCRIPTOR.fields:
-            _set(message, field.name, getattr(self, field.name), f"gpu.{field.name}")
-        return message
 
     @property
     def max_power_watts(self) -> float:
@@ -217,15 +206,15 @@ class JobSpec(_Message):
         """This spec if it has no prices, otherwise a copy with the `eta_knob` that is computed from them instead.
 
         Raises:
-            InvalidJobSpecError: as documented at `to_proto`.
+            InvalidJobSpecError: as documented at `job_message`.
         """
         if not self.has_prices:
             return self
-        return replace(self, eta_knob=self.to_proto().eta_knob, energy_price_per_kwh=None, gpu_hour_price=None)
+        return replace(self, eta_knob=job_message(self).eta_knob, energy_price_per_kwh=None, gpu_hour_price=None)
 
     def eta_source(self) -> str:
         """What `eta_knob` is and was computed from, for messages about a job with prices and GPUs."""
-        sent = self.to_proto()
+        sent = job_message(self)
         return (
             f"eta_knob={sent.eta_knob} is computed from energy_price_per_kwh={self.energy_price_per_kwh} and "
             f"gpu_hour_price={self.gpu_hour_price} for {gpus_text(sent)}"
@@ -241,74 +230,80 @@ class JobSpec(_Message):
         )
         return JobDiffersError(message, reason=error.reason, violations=error.violations, metadata=error.metadata)
 
-    def to_proto(self) -> v1.JobSpec:
-        """This spec as a message, with the `eta_knob` that is computed from prices.
 
-        Raises:
-            InvalidJobSpecError: if a value has the wrong type, a field belongs to another policy, the prices are
-                invalid, one of them is missing, or they are given without `gpu` or with `eta_knob`. The server checks
-                whether the other values are valid.
-        """
-        message = v1.JobSpec()
-        for name in ("job_id", "job_id_prefix", "batch_sizes", "default_batch_size", "max_epochs", "eta_knob"):
-            self._copy(message, name)
-        self._copy(message, "trial_lease_seconds")
-        self._copy(message.target, "target_metric", "value")
-        if not isinstance(self.higher_is_better, bool):
-            raise _wrong("higher_is_better", self.higher_is_better, _EXPECTED[FieldDescriptor.CPPTYPE_BOOL])
-        better = "HIGHER" if self.higher_is_better else "LOWER"
-        message.target.direction = v1.Direction.Value(f"DIRECTION_{better}_IS_BETTER")
-        if self.beta_knob == "off":
-            message.early_stopping.off.SetInParent()
-        elif self.beta_knob is not None:
-            self._copy(message.early_stopping.cost_bound, "beta_knob")
-        if self.gpu is not None:
-            if not isinstance(self.gpu, GpuGroup):
-                raise _wrong("gpu", self.gpu, _GPUS)
-            message.gpus.append(self.gpu.to_proto())
-        self._set_policy(message)
-        if self.has_prices:
-            message.eta_knob = self._computed_eta()
-        return message
+def job_message(spec: JobSpec) -> v1.JobSpec:
+    """Returns the message of a job, with the `eta_knob` that is computed from prices.
 
-    def _copy(self, message: Message, name: str, sent_name: str = "") -> None:
-        """Sets a field of a message to the value of this object's field, unless it is unset."""
-        value = getattr(self, name)
-        if value is not None or name in self._required():
-            _set(message, sent_name or name, value, name)
+    Raises:
+        InvalidJobSpecError: if a value has the wrong type, a field belongs to another policy, the prices are
+            invalid, one of them is missing, or they are given without `gpu` or with `eta_knob`. The server checks
+            whether the other values are valid.
+    """
+    message = v1.JobSpec()
+    for name in ("job_id", "job_id_prefix", "batch_sizes", "default_batch_size", "max_epochs", "eta_knob"):
+        _copy(spec, message, name)
+    _copy(spec, message, "trial_lease_seconds")
+    _copy(spec, message.target, "target_metric", "value")
+    if not isinstance(spec.higher_is_better, bool):
+        raise _wrong("higher_is_better", spec.higher_is_better, _EXPECTED[FieldDescriptor.CPPTYPE_BOOL])
+    better = "HIGHER" if spec.higher_is_better else "LOWER"
+    message.target.direction = v1.Direction.Value(f"DIRECTION_{better}_IS_BETTER")
+    if spec.beta_knob == "off":
+        message.early_stopping.off.SetInParent()
+    elif spec.beta_knob is not None:
+        _copy(spec, message.early_stopping.cost_bound, "beta_knob")
+    if spec.gpu is not None:
+        if not isinstance(spec.gpu, GpuGroup):
+            raise _wrong("gpu", spec.gpu, _GPUS)
+        group = message.gpus.add()
+        for field in group.DESCRIPTOR.fields:
+            _set(group, field.name, getattr(spec.gpu, field.name), f"gpu.{field.name}")
+    _set_policy(spec, message)
+    if spec.has_prices:
+        message.eta_knob = _computed_eta(spec)
+    return message
 
-    def _set_policy(self, message: v1.JobSpec) -> None:
-        given = [name for name in _POLICY_FIELDS if getattr(self, name) is not None]
-        if self.policy is None and not given:
-            return
-        policy = DEFAULTS["policy"] if self.policy is None else self.policy
-        if not isinstance(policy, str) or policy not in POLICIES:
-            raise _wrong("policy", policy, f"use one of {', '.join(POLICIES)}")
-        faults = [Violation(f"job.{name}", _reader(name, policy)) for name in given if name not in POLICIES[policy]]
-        if faults:
-            raise InvalidJobSpecError.of(faults)
-        chosen = getattr(message.policy, policy)
-        chosen.SetInParent()
-        for name in given:
-            self._copy(chosen, name)
 
-    def _computed_eta(self) -> float:
-        faults = list(price_faults(self.energy_price_per_kwh, self.gpu_hour_price, self.eta_knob))
-        watts = 0.0
-        if self.gpu is None:
-            advice = "use GpuGroup(...), or BatchSizeOptimizer, which reads the GPUs from its monitor"
-            faults.append(("gpu", f"is missing; eta_knob is computed from prices and GPUs: {advice}"))
-        else:
-            watts = self.gpu.max_power_watts_per_gpu
-            faults.extend((f"gpu.{name}", fault) for name, fault in power_faults(watts))
-        if faults:
-            raise InvalidJobSpecError.of([Violation(f"job.{name}", fault) for name, fault in faults])
-        return eta_from_prices(
-            # Neither is None: that is a fault.
-            energy_price_per_kwh=self.energy_price_per_kwh or 0.0,
-            gpu_hour_price=self.gpu_hour_price or 0.0,
-            max_power_watts_per_gpu=watts,
-        )
+def _copy(spec: JobSpec, message: Message, name: str, sent_name: str = "") -> None:
+    """Sets a field of a message to the value of the job's field, unless it is unset."""
+    value = getattr(spec, name)
+    if value is not None or name in _required(JobSpec):
+        _set(message, sent_name or name, value, name)
+
+
+def _set_policy(spec: JobSpec, message: v1.JobSpec) -> None:
+    given = [name for name in _POLICY_FIELDS if getattr(spec, name) is not None]
+    if spec.policy is None and not given:
+        return
+    policy = DEFAULTS["policy"] if spec.policy is None else spec.policy
+    if not isinstance(policy, str) or policy not in POLICIES:
+        raise _wrong("policy", policy, f"use one of {', '.join(POLICIES)}")
+    faults = [Violation(f"job.{name}", _reader(name, policy)) for name in given if name not in POLICIES[policy]]
+    if faults:
+        raise InvalidJobSpecError.of(faults)
+    chosen = getattr(message.policy, policy)
+    chosen.SetInParent()
+    for name in given:
+        _copy(spec, chosen, name)
+
+
+def _computed_eta(spec: JobSpec) -> float:
+    faults = list(price_faults(spec.energy_price_per_kwh, spec.gpu_hour_price, spec.eta_knob))
+    watts = 0.0
+    if spec.gpu is None:
+        advice = "use GpuGroup(...), or BatchSizeOptimizer, which reads the GPUs from its monitor"
+        faults.append(("gpu", f"is missing; eta_knob is computed from prices and GPUs: {advice}"))
+    else:
+        watts = spec.gpu.max_power_watts_per_gpu
+        faults.extend((f"gpu.{name}", fault) for name, fault in power_faults(watts))
+    if faults:
+        raise InvalidJobSpecError.of([Violation(f"job.{name}", fault) for name, fault in faults])
+    return eta_from_prices(
+        # Neither is None: that is a fault.
+        energy_price_per_kwh=spec.energy_price_per_kwh or 0.0,
+        gpu_hour_price=spec.gpu_hour_price or 0.0,
+        max_power_watts_per_gpu=watts,
+    )
 
 
 def policy_spec(policy: Policy, **fields: Any) -> v1.PolicySpec:
@@ -322,7 +317,7 @@ def policy_spec(policy: Policy, **fields: Any) -> v1.PolicySpec:
         InvalidJobSpecError: if there is no such policy, or a parameter belongs to another one or has the wrong type.
     """
     job = JobSpec(job_id="", batch_sizes=(), default_batch_size=0, target_metric=0.0, policy=policy, **fields)
-    return job.to_proto().policy
+    return job_message(job).policy
 
 
 def _reader(name: str, policy: Policy) -> str:

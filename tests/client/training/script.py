@@ -18,6 +18,7 @@ from typing import Any
 from wattwise import BatchSizeOptimizer, Client, EndReason, GpuGroup, JobSpec, v1
 from wattwise.monitor import Window
 from wattwise.rpc.calls import TrialName, new_id
+from wattwise.spec import job_message
 from wattwise.training.journal import TrialRecord
 from wattwise.training.start import Start, StartedTrial
 from wattwise.training.trial import TrialInfo
@@ -91,7 +92,7 @@ def started(trial: v1.Trial) -> StartedTrial:
 
 def record_of(address: str, trial: v1.Trial, **given: Any) -> TrialRecord:
     """The record of a trial that starts now."""
-    spec = job_spec(**{"job_id": trial.id.job_id, **given}).to_proto()
+    spec = job_message(job_spec(**{"job_id": trial.id.job_id, **given}))
     return TrialRecord(address, spec, new_id(), trial.id.trial_number, trial.batch_size, time.time())
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 from wattwise import BatchSizeOptimizer, Client, Decision, EndReason, EstimateMonitor, v1
+from wattwise.decision import decision_of
 from wattwise.errors import (
     CredentialsError,
     InvalidArgumentError,
@@ -399,4 +400,4 @@ def test_reason_of_a_newer_server() -> None:
     """A decision for a reason that this client does not know has none."""
     message = v1.Decision(stop_train=True, message="over")
     message.MergeFromString(bytes([4 << 3, 99]))
-    assert Decision.of(message) == Decision(stop_train=True, message="over")
+    assert decision_of(message) == Decision(stop_train=True, message="over")

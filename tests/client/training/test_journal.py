@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from wattwise import v1
 from wattwise.files import sync_folder
+from wattwise.spec import job_message
 from wattwise.training import journal as journal_module
 from wattwise.training import spool as spool_module
 from wattwise.training.journal import Journal, JournalInUseError, TrialRecord
@@ -29,7 +30,7 @@ SERVER = "localhost:50051"
 
 def record(launch_id: str = "r", server: str = SERVER, job_id: str = "test-journal") -> TrialRecord:
     """A trial that has just started."""
-    return TrialRecord(server, job_spec(job_id=job_id).to_proto(), launch_id, 7, 16, 1000.0)
+    return TrialRecord(server, job_message(job_spec(job_id=job_id)), launch_id, 7, 16, 1000.0)
 
 
 def result(epoch: int, metric: float = 0.5, joules: float = 10.0) -> v1.TrainingResult:

@@ -22,6 +22,7 @@ import pytest
 from wattwise import BatchSizeOptimizer, Client, Credentials, EndReason, v1
 from wattwise.errors import InvalidResultError, PermissionDeniedError, ServerUnavailableError, TrainFailError
 from wattwise.monitor import Window
+from wattwise.spec import job_message
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
 from wattwise.training.optimizer import running_trial
@@ -92,7 +93,7 @@ def test_spool_is_empty_after_an_ordinary_trial(server: LiveServer) -> None:
     bso.on_evaluate(0.1)
     (record,) = spooled()
     assert (record.trial_number, record.batch_size, len(record.results)) == (1, 16, 1)
-    assert record.job == job_spec(job_id=bso.trial.job_id).to_proto()
+    assert record.job == job_message(job_spec(job_id=bso.trial.job_id))
     bso.on_evaluate(0.95)
     bso.close()
     assert spooled() == []
@@ -474,7 +475,7 @@ def test_file_that_is_not_answered_blocks_nothing(server: LiveServer) -> None:
     with Middlebox(server.address, drops="ImportTrial", first=1) as box:
         spec = job_spec(job_id="test-fails")
         for launch_id in ("a", "b"):
-            record = TrialRecord(box.address, spec.to_proto(), launch_id, 0, 16, time.time())
+            record = TrialRecord(box.address, job_message(spec), launch_id, 0, 16, time.time())
             Spool.from_env().journal(record).release()
         with Client(server.address) as client:
             client.register_job(spec)
@@ -709,7 +710,7 @@ def test_many_random_kills(server: LiveServer, train: Start) -> None:
 def test_cost_of_the_spool(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     """Prints what the journal costs per epoch, and how long a launch takes that finds 100 spooled trials."""
     caplog.set_level(logging.INFO, logger="wattwise")
-    spool, spec = Spool.from_env(), job_spec(job_id="test-cost").to_proto()
+    spool, spec = Spool.from_env(), job_message(job_spec(job_id="test-cost"))
     seconds = []
     for number in range(100):
         journal = spool.journal(TrialRecord(server.address, spec, f"request-{number}", 0, 16, time.time()))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wattwise import BatchSizeOptimizer
 from wattwise.errors import InvalidJobSpecError
-from wattwise.spec import check_valid
+from wattwise.spec import check_valid, job_message
 
 from tests.client.training.script import GPU, StepMonitor, job_spec
 
@@ -41,7 +41,7 @@ def test_fallback_does_not_train_a_wrong_job(given: dict[str, Any], field: str, 
 
 def test_gpu_of_the_monitor_is_checked() -> None:
     """The GPUs that a job gets from its monitor are checked like those that it names."""
-    check_valid(job_spec(gpu=GPU).to_proto())
+    check_valid(job_message(job_spec(gpu=GPU)))
     with pytest.raises(InvalidJobSpecError) as caught:
-        check_valid(job_spec(gpu=None).to_proto())
+        check_valid(job_message(job_spec(gpu=None)))
     assert [each.field for each in caught.value.violations] == ["job.gpu"]

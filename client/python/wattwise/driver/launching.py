@@ -36,7 +36,7 @@ from wattwise.monitor.named import name_of
 from wattwise.presentation.quantities import energy_of
 from wattwise.presentation.states import end_reason
 from wattwise.rpc.labels import launch_labels
-from wattwise.spec import cost, max_power_watts
+from wattwise.spec import cost, job_message, max_power_watts
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, opened
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.own_decision import own_decision
@@ -247,7 +247,7 @@ class Launcher:
         start = trial.start_time.ToNanoseconds() / 1e9
         record = SpooledRecord(
             self.run.server_name,
-            self.run.spec.to_proto(),
+            job_message(self.run.spec),
             claim.launch.launch_id,
             trial.id.trial_number,
             trial.batch_size,

@@ -30,7 +30,7 @@ from wattwise.rpc.connection import CALL_ID, Connection, Link, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.modes import Mode, call, listing, stream
 from wattwise.rpc.rows import Row
-from wattwise.spec import with_flat_names
+from wattwise.spec import job_message, with_flat_names
 
 if TYPE_CHECKING:
     from wattwise.spec import JobSpec
@@ -165,7 +165,7 @@ class Calls:
         if isinstance(spec, v1.JobSpec):
             return await self._register(spec, timeout)
         spec.warn_if_doubtful()
-        sent = spec.to_proto()
+        sent = job_message(spec)
         if spec.has_prices:
             log.info("job %r: %s", spec.job_id, spec.eta_source())
         try:

@@ -16,7 +16,7 @@ from wattwise.errors import JobDiffersError, NoDriverError, TrainerSetupError, V
 from wattwise.files import parse_json
 from wattwise.monitor import Monitor
 from wattwise.monitor.named import named_monitor
-from wattwise.spec import GpuGroup, JobSpec, check_job, flat_name, leaves, policy_name
+from wattwise.spec import GpuGroup, JobSpec, check_job, flat_name, job_message, leaves, policy_name
 from wattwise.training.client_file import ClientFile
 from wattwise.variables import read_variable
 
@@ -98,8 +98,8 @@ class AssignedTrial:
                 "same job_id in both, or start the script without `wattwise run`"
             )
         same = replace(job, job_id=self.job.job_id, gpu=self.job.gpu if job.gpu is None else job.gpu).with_eta()
-        message = same.to_proto()
-        sent, registered = resolved(message), resolved(self.job.to_proto())
+        message = job_message(same)
+        sent, registered = resolved(message), resolved(job_message(self.job))
         names = policy_name(registered), policy_name(sent)
         if not message.HasField("policy") or names[0] != names[1]:
             # A job keeps the policy that it was created with. Parameters of two policies are not compared.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattwise.errors import InvalidArgumentError
+from wattwise.spec import job_message
 from wattwise.variables import read_variable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def checked_fallback(chosen: object, job: JobSpec) -> int | None:
     if chosen == DEFAULT:
         return job.default_batch_size
     # Wrong batch sizes are a fault of the job, not of the fallback. The GPUs, which prices need, are not known yet.
-    sizes = replace(job, energy_price_per_kwh=None, gpu_hour_price=None).to_proto().batch_sizes
+    sizes = job_message(replace(job, energy_price_per_kwh=None, gpu_hour_price=None)).batch_sizes
     if isinstance(chosen, int) and not isinstance(chosen, bool) and (chosen in sizes or not sizes):
         return chosen
     raise InvalidArgumentError(

@@ -31,7 +31,7 @@ from wattwise.rpc.calls import new_id
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.labels import launch_labels
-from wattwise.spec import JobSpec, check_valid
+from wattwise.spec import JobSpec, check_valid, job_message
 from wattwise.training.assigned import AssignedTrial
 from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request, find_launch
@@ -249,7 +249,7 @@ class Launch:
         if self.next is None:
             raise OperationOrderError("this process trains its trial already")
         target, spec, kind = self.next, with_gpu(self._job, monitor), str(monitor_kinds(monitor))
-        sent = spec.to_proto()
+        sent = job_message(spec)
         answer = self._ask(target, spec, unconnected_ranks, warns=fallback is None and self.repeatable)
         how = STARTS.get((_known(target), answer.reply))
         if how is None or (how.needs_fallback and fallback is None):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from wattwise import v1
-from wattwise.decision import Decision
+from wattwise.decision import Decision, decision_of
 from wattwise.errors import (
     InvalidArgumentError,
     JobNotFoundError,
@@ -280,7 +280,7 @@ class BatchSizeOptimizer:
     def decision(self) -> Decision | None:
         """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
         newest = None if self._running is None else self._running.decision
-        return None if newest is None else Decision.of(newest)
+        return None if newest is None else decision_of(newest)
 
     @property
     def target_reached(self) -> bool:

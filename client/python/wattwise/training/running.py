@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.decision import Decision
+from wattwise.decision import decision_of
 from wattwise.errors import (
     InvalidRequestError,
     InvalidResultError,
@@ -162,7 +162,7 @@ class RunningTrial:
         if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self.ended_undecided:
             message = f"training is over and the target was not reached: {self.outcome}"
             return TrainFailError(message)
-        failure = TrainFailError.of(None if self.decision is None else Decision.of(self.decision))
+        failure = TrainFailError.of(None if self.decision is None else decision_of(self.decision))
         if failure is None or self.started.decision is None:
             return failure
         message = (
