@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ from wattwise_server.policy.savings import (
     EXPLORING_LAUNCHES,
     LEAST_RUNS,
     Delivered,
+    ProofState,
     SavingsEstimate,
+    SavingsProof,
     Settling,
     advice,
     boundary,
     estimate,
+    proof,
     total_verdict,
 )
 
@@ -302,6 +306,73 @@ def test_what_would_settle_a_claim_settles_it(runs: int) -> None:
     assert verdict(*way) is SavingsVerdict.SAVING
     assert way.launches == 0 or verdict(way.runs, way.launches - 1) is not SavingsVerdict.SAVING
     assert way.runs == 0 or verdict(way.runs - 1, way.launches) is not SavingsVerdict.SAVING
+
+
+def test_a_held_job_does_not_explore() -> None:
+    """Its first launches have the verdict of later ones, except that they are no loss."""
+
+    def verdict(reached: Reached, launches: int) -> SavingsVerdict:
+        sums = {size: Delivered.of(values) for size, values in reached.items()}
+        spent = sum(value or 0.0 for values in reached.values() for value in values)
+        deliveries = sum(map(len, reached.values()))
+        return estimate(
+            sums, default_batch_size=64, deliveries=deliveries, spent=spent, launches=launches, held=True
+        ).verdict
+
+    for launches in (1, EXPLORING_LAUNCHES):
+        assert verdict({64: [100.0] * 2}, launches) is SavingsVerdict.NO_BASELINE
+        assert verdict({64: [100.0] * 3, 32: [200.0] * 6}, launches) is SavingsVerdict.UNCERTAIN
+        assert verdict({64: [100.0] * 3, 32: [10.0] * 6}, launches) is SavingsVerdict.SAVING
+    assert verdict({64: [100.0] * 3, 32: [200.0] * 8}, EXPLORING_LAUNCHES + 1) is SavingsVerdict.LOSS
+
+
+def _model(reached: Reached, in_use: float | None, verdict: SavingsVerdict | None = None) -> SavingsEstimate:
+    found = replace(_claim(reached), in_use=in_use, with_default=100.0)
+    return found if verdict is None else replace(found, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("found", "facts", "expected"),
+    [
+        (_model({64: [100.0] * 3, 32: [10.0] * 20}, 10.0), {}, SavingsProof()),
+        (_model({64: [100.0] * 3, 32: [200.0] * 20}, 200.0), {}, SavingsProof()),
+        (_model({}, None), {}, SavingsProof()),
+        (_model({64: [100.0] * 3}, 10.0, SavingsVerdict.NOT_MEASURED), {}, SavingsProof()),
+        (_model({64: [100.0] * 3}, 90.0), {"default_only": True}, SavingsProof(ProofState.DEFAULT_ONLY)),
+        (
+            _model({64: [100.0], 32: [10.0] * 9}, 70.0),
+            {"num_baselines": 1},
+            SavingsProof(ProofState.NEEDS_BASELINES, 2, 0, 60.0),
+        ),
+        (
+            _model({64: [100.0], 32: [10.0] * 9}, None),
+            {"num_baselines": 1},
+            SavingsProof(ProofState.NEEDS_BASELINES, 2, 0, None),
+        ),
+        (
+            _model({64: [100.0] * 3, 32: [100.0] * 9}, 100.0),
+            {"default_in_use": True},
+            SavingsProof(ProofState.DEFAULT_IN_USE),
+        ),
+        (_model({64: [100.0] * 3, 32: [99.0] * 9}, 99.0), {}, SavingsProof(ProofState.TOO_SMALL)),
+        (_model({64: [100.0] * 3, 32: [100.0] * 9}, 100.0), {}, SavingsProof(ProofState.NO_SAVING)),
+    ],
+)
+def test_what_would_prove_a_saving(found: SavingsEstimate, facts: dict[str, Any], expected: SavingsProof) -> None:
+    """Nothing is to prove after a saving, a loss, or without deliveries that were measured."""
+    usual = {"num_baselines": 3, "default_only": False, "default_in_use": False}
+    assert proof(found, **usual | facts) == expected
+
+
+@pytest.mark.parametrize("in_use", [75.0, None])
+def test_the_way_to_a_proof_has_its_price(in_use: float | None) -> None:
+    """It is that of the further runs of the default, if what they and other launches take is known."""
+    found = replace(_claim({64: [100.0] * 3, 32: [75.0] * 20}), in_use=in_use, with_default=100.0)
+    assert found.settling is not None
+    runs, launches = found.settling
+    price = None if in_use is None or not runs else 25.0 * runs
+    way = SavingsProof(ProofState.NEEDS_LAUNCHES, runs, launches, price)
+    assert proof(found, num_baselines=3, default_only=False, default_in_use=False) == way
 
 
 def test_only_a_way_that_may_show_a_saving_is_named() -> None:

@@ -44,8 +44,8 @@ class _SavingsVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Saving
     SAVINGS_VERDICT_EXPLORING: _SavingsVerdict.ValueType  # 7
     """The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
     save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
-    models. A job whose search is paused or pinned does not explore: its verdict is
-    SAVINGS_VERDICT_UNCERTAIN if there is a claim, else SAVINGS_VERDICT_NO_BASELINE.
+    models. A paused or pinned job does not explore: it has SAVINGS_VERDICT_UNCERTAIN if there is a claim, else
+    SAVINGS_VERDICT_NO_BASELINE.
     """
 
 class SavingsVerdict(_SavingsVerdict, metaclass=_SavingsVerdictEnumTypeWrapper):
@@ -68,8 +68,8 @@ SAVINGS_VERDICT_NOT_MEASURED: SavingsVerdict.ValueType  # 6
 SAVINGS_VERDICT_EXPLORING: SavingsVerdict.ValueType  # 7
 """The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
 save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
-models. A job whose search is paused or pinned does not explore: its verdict is
-SAVINGS_VERDICT_UNCERTAIN if there is a claim, else SAVINGS_VERDICT_NO_BASELINE.
+models. A paused or pinned job does not explore: it has SAVINGS_VERDICT_UNCERTAIN if there is a claim, else
+SAVINGS_VERDICT_NO_BASELINE.
 """
 Global___SavingsVerdict: _TypeAlias = SavingsVerdict  # noqa: Y015
 

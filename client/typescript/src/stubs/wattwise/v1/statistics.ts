@@ -28,8 +28,8 @@ export enum SavingsVerdict {
   /**
    * SAVINGS_VERDICT_EXPLORING - The job has had at most `num_exploring_launches` launches since its newest reset, in which most jobs cost more than they
    * save, and no saving is shown yet. There is a claim only if the default batch size has delivered `min_baseline_trials`
-   * models. A job whose search is paused or pinned does not explore: its verdict is
-   * SAVINGS_VERDICT_UNCERTAIN if there is a claim, else SAVINGS_VERDICT_NO_BASELINE.
+   * models. A paused or pinned job does not explore: it has SAVINGS_VERDICT_UNCERTAIN if there is a claim, else
+   * SAVINGS_VERDICT_NO_BASELINE.
    */
   SAVINGS_VERDICT_EXPLORING = "SAVINGS_VERDICT_EXPLORING",
   UNRECOGNIZED = "UNRECOGNIZED",
