@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import wattwise
 from google.protobuf.descriptor import FileDescriptor
-from wattwise import v1
+from wattwise import rpc, v1
 
 
 def _loaded(statement: str) -> set[str]:
@@ -132,6 +132,12 @@ def test_errors_have_a_module_of_their_own() -> None:
         from wattwise import JobNotFoundError  # type: ignore[attr-defined]  # noqa: F401, PLC0415 - the same
     with pytest.raises(ImportError, match="cannot import name 'JobNotFound'"):
         from wattwise import JobNotFound  # type: ignore[attr-defined]  # noqa: F401, PLC0415 - misspelt on purpose
+
+
+def test_messages_come_with_the_calls() -> None:
+    """`wattwise.rpc` has the messages, which are loaded on first use."""
+    assert rpc.v1 is v1
+    assert "google.protobuf" not in _loaded("import wattwise.rpc.address")
 
 
 def test_trainers_meet_no_messages() -> None:
