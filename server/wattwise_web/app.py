@@ -42,6 +42,7 @@ from wattwise.rpc.answers import shown_from
 from wattwise_web import live
 from wattwise_web.charts.vega import specification
 from wattwise_web.pages import Reader, Visitor, is_old_page
+from wattwise_web.sections import Page
 from wattwise_web.sessions import Sessions, is_token
 from wattwise_web.settings import Exposure, Settings
 from wattwise_web.static_files import StaticFiles
@@ -80,7 +81,7 @@ _STATUS: tuple[tuple[type[WattwiseError], int, str], ...] = (
     (ServerUnavailableError, 503, "The server is away"),
 )
 
-View = Callable[[Visitor, Any], Awaitable[dict[str, Any]]]
+View = Callable[[Visitor, Any], Awaitable[Page]]
 
 
 def templates() -> jinja2.Environment:
@@ -99,6 +100,7 @@ def templates() -> jinja2.Environment:
     found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
     found.filters["commands"] = with_commands
     found.filters["specification"] = specification
+    found.filters["kind"] = lambda section: type(section).__name__
     return found
 
 
@@ -111,7 +113,7 @@ def with_commands(text: str) -> Markup:
     return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
-class Page:
+class Application:
     """The application's state and its handlers.
 
     Args:
@@ -132,19 +134,17 @@ class Page:
     def app(self) -> ASGIApp:
         """The application, inside its guard."""
         pages = {
-            "/": ("jobs.html", "jobs"),
-            "/job": ("job.html", "job"),
-            "/job/trials": ("trials.html", "trials"),
-            "/compare": ("compare.html", "compare"),
-            "/trial": ("trial.html", "trial"),
-            "/running": ("running.html", "running"),
-            "/events": ("events.html", "events"),
-            "/about": ("about.html", "about"),
-            "/glossary": ("glossary.html", "glossary"),
+            "/": "jobs",
+            "/job": "job",
+            "/job/trials": "trials",
+            "/compare": "compare",
+            "/trial": "trial",
+            "/running": "running",
+            "/events": "events",
+            "/about": "about",
+            "/glossary": "glossary",
         }
-        routes: list[Any] = [
-            Route(path, self._page(template, name), name=name) for path, (template, name) in pages.items()
-        ]
+        routes: list[Any] = [Route(path, self._page(name), name=name) for path, name in pages.items()]
         routes += [
             Route("/job/trials.csv", self._csv),
             Route("/job/trials.json", self._json),
@@ -170,7 +170,7 @@ class Page:
         finally:
             await self._reader.close()
 
-    def _page(self, template: str, name: str) -> Callable[[Request], Awaitable[Response]]:
+    def _page(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             begun, visitor = time.monotonic(), self._visitor(request)
             if visitor.token is None and self._exposure.needs_login:
@@ -178,8 +178,9 @@ class Page:
             view: View = getattr(self._reader, name)
             try:
                 with shown_from(self._settings.server):
-                    values = await view(visitor, request.query_params)
-                    answer = self._render(request, template, values | {"here": name})
+                    page = await view(visitor, request.query_params)
+                    values = {"title": page.title, "info": page.info, "page": page, "here": name}
+                    answer = self._render(request, "page.html", values)
             except UnauthenticatedError:
                 return self._to_login(request)
             except WattwiseError as error:

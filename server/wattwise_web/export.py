@@ -36,25 +36,25 @@ async def export(settings: Settings, job_id: str, file: Path) -> int:
         given = credentials.token or credentials.token_file
         bearer = BearerToken(credentials.token, credentials.token_file) if given else None
         token = bearer.metadata()[0][1].removeprefix("Bearer ") if bearer else None
-        values = await reader.job(Visitor(token), {"id": job_id})
+        page = await reader.job(Visitor(token), {"id": job_id})
     finally:
         await reader.close()
     html = (
         templates()
-        .get_template("job.html")
+        .get_template("page.html")
         .render(
-            values
-            | {
-                "layout": "standalone.html",
-                "root": "",
-                "logged_in": False,
-                "here": "job",
-                "now": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-                "link": lambda _path, **_parameters: "",
-                "standalone": True,
-                "style": Markup((_STATIC / "app.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-                "scripts": [_script(_STATIC / name) for name in _SCRIPTS],
-            }
+            title=page.title,
+            info=page.info,
+            page=page,
+            layout="standalone.html",
+            root="",
+            logged_in=False,
+            here="job",
+            now=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+            link=lambda _path, **_parameters: "",
+            standalone=True,
+            style=Markup((_STATIC / "app.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+            scripts=[_script(_STATIC / name) for name in _SCRIPTS],
         )
     )
     data = html.encode()

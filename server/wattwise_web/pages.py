@@ -1,4 +1,4 @@
-"""What each page shows: the calls that it needs, all at once, and their answers as a template's values."""
+"""The pages: the calls that each one needs, all at once, and the sections that it makes of their answers."""
 
 from __future__ import annotations
 
@@ -19,29 +19,44 @@ from wattwise.errors import (
     PermissionDeniedError,
     WattwiseError,
 )
-from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
-from wattwise.presentation.quantities import energy_of, percent
 from wattwise.presentation.sentences import (
-    Answer,
     answer,
-    change_now,
-    main_quantity,
-    since_trial,
-    total_answer,
 )
-from wattwise.presentation.states import JobTrial, batch_size_in_use, job_state, listed_state, other_monitors, uncounted
+from wattwise.presentation.states import JobTrial, job_state
 from wattwise.rpc.address import is_loopback
 from wattwise.rpc.async_client import AsyncClient
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENT_PAGE, MAX_PAGE
 from wattwise.spec import enum_name
 
-from wattwise_web import amounts, charts, facts, savings
+from wattwise_web import amounts, charts, facts, savings, sections
 from wattwise_web.charts.curves import POINTS
 from wattwise_web.charts.marks import thinned
+from wattwise_web.sections import (
+    About,
+    Beside,
+    Candidates,
+    Choice,
+    Events,
+    EventSearch,
+    Facts,
+    FirstSteps,
+    Head,
+    Jobs,
+    JobSearch,
+    Page,
+    Pager,
+    Pair,
+    PairSearch,
+    Paragraph,
+    Reasons,
+    Section,
+    Terms,
+    Trials,
+    TrialSearch,
+)
 from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, ignored, whole
 
-Values = dict[str, Any]
 Parameters = Mapping[str, str]
 
 PAGE_SIZE = 50
@@ -126,7 +141,7 @@ class Reader:
     async def _call(self, visitor: Visitor, request: Message) -> Any:
         return await self.client(visitor).send(request)
 
-    async def jobs(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def jobs(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/`."""
         search, after = wanted.get("q", "")[:MAX_ID_LENGTH], wanted.get("after", "")
         state = wanted.get("state", "")
@@ -149,32 +164,34 @@ class Reader:
         kept = {name: text for name, text in (("q", search), ("state", state), ("order", order)) if text}
         if order == "attention":
             kept.pop("order")
-        return {
-            "title": "Jobs",
-            "info": info,
-            "totals": _totals(totals.totals, info.factors),
-            "rows": [_job_row(row, info.factors) for row in listed.jobs],
-            "total": listed.total_size,
-            "search": search,
-            "state": state,
-            "order": order,
-            "states": [
-                {"name": name, "word": word, "query": _query(kept | {"state": name}), "current": state == name}
-                for name, word in _STATE_WORDS.items()
-            ],
-            "orders": [
-                {"name": name, "word": word, "query": _query(kept | {"order": name}), "current": order == name}
-                for name, word in _ORDER_WORDS.items()
-            ],
-            "first": _query(kept) if after else None,
-            "next": _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None,
-            "filtered": bool(search or state),
-            "server": self.address,
-            "factors": savings.factor_lines(info.factors),
-            "needs_token": info.role != v1.ROLE_ANYONE,
-        }
+        lines = savings.factor_lines(info.factors)
+        found: list[Section | None] = [
+            Head("Jobs", style="sr"),
+            sections.totals(totals.totals, info.factors, lines),
+        ]
+        filtered = bool(search or state)
+        if totals.totals.num_jobs or filtered:
+            states = [
+                Choice(word, _query(kept | {"state": name}), state == name) for name, word in _STATE_WORDS.items()
+            ]
+            orders = [
+                Choice(word, _query(kept | {"order": name}), order == name) for name, word in _ORDER_WORDS.items()
+            ]
+            found.append(JobSearch(search, state, order, states, orders))
+            if listed.jobs:
+                caption = f"{amounts.plural(listed.total_size, 'job')}{' match' if filtered else ''}"
+                following = _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None
+                found += [
+                    Jobs(caption, [sections.job_row(row, info.factors) for row in listed.jobs]),
+                    Pager("/", _query(kept) if after else None, following),
+                ]
+            else:
+                found.append(Paragraph("No job matches.", "empty", path="/", link="Show all jobs"))
+        else:
+            found.append(FirstSteps(self.address, needs_token=info.role != v1.ROLE_ANYONE))
+        return Page("Jobs", info, found)
 
-    async def job(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def job(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/job?id=`."""
         job_id = wanted.get("id", "")
         known = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
@@ -196,25 +213,25 @@ class Reader:
         statistics = figures.statistics
         bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
         found = answer(job, details, statistics, info.factors, preview.choices)
-        return {
-            "title": job_id,
-            "info": info,
-            "job_id": job_id,
-            "badge": amounts.job_badge(job_state(job, details)),
-            "sentence": _sentence(found, running.total_size),
-            "warnings": _warnings(job, details),
-            "answer": found,
-            "card": savings.card(job, details, statistics, info.factors, found),
-            "advice": [f"{text[:1].upper()}{text[1:]}." for text in statistics.advice],
-            "factors": savings.factor_lines(info.factors),
-            "factor_source": info.factors.source,
-            "facts": facts.job_facts(job, details),
-            "by_people": facts.by_people(job, details, statistics),
-            "choices": list(preview.choices)[:3],
-            "chooser": facts.chooser(job, preview.choices),
-            "charts": [
-                chart
-                for chart in (
+        chooser = facts.chooser(job, preview.choices)
+        rows = [sections.trial_row(job, trial) for trial in listed.trials]
+        events_of = Events(sections.event_rows(events.events), job_id, has_more=bool(events.next_page_token))
+        return Page(
+            job_id,
+            info,
+            [
+                Head(job_id, crumbs=True, badge=amounts.job_badge(job_state(job, details)), style="id"),
+                sections.job_sentence(found, running.total_size),
+                sections.job_warnings(job, details),
+                Beside(
+                    "answer",
+                    [
+                        savings.card(job, details, statistics, info.factors, found),
+                        sections.next_launch(job, chooser, preview.choices, running),
+                    ],
+                ),
+                sections.set_by_people(facts.by_people(job, details, statistics)),
+                sections.charts_of(
                     charts.cost_by_trial(job, details, figures, bounds[0] if bounds else None),
                     charts.expected_costs(job, details, preview.choices, statistics, info.factors),
                     charts.curves(job.spec, curves),
@@ -222,17 +239,21 @@ class Reader:
                     charts.model_by_month(statistics, info.factors),
                     charts.epochs(job, statistics),
                     charts.power(job, details, profiles),
-                )
-                if chart is not None
+                    compare=job_id,
+                ),
+                Beside(
+                    "columns",
+                    [
+                        events_of if events.events else None,
+                        Facts("Configuration", facts.job_facts(job, details)),
+                    ],
+                ),
+                Trials(f"Trials of {job_id}, newest first", rows, job_id=job_id, total=listed.total_size)
+                if rows
+                else None,
             ],
-            "running": [_trial_row(job, trial) for trial in running.trials],
-            "running_total": running.total_size,
-            "trials": [_trial_row(job, trial) for trial in listed.trials],
-            "trials_total": listed.total_size,
-            "events": [_event_row(event) for event in events.events],
-            "more_events": bool(events.next_page_token),
-            "server": self.address,
-        }
+            job_id,
+        )
 
     async def _newest_curves(
         self, visitor: Visitor, job: v1.Job, running: Sequence[v1.Trial], buckets: Sequence[v1.TrialBucket]
@@ -266,7 +287,7 @@ class Reader:
             self._curves.popitem(last=False)
         return known
 
-    async def trials(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def trials(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/job/trials?id=`."""
         job_id = wanted.get("id", "")
         answer = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
@@ -276,31 +297,58 @@ class Reader:
         info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         kept = {"id": job_id} | shown.parameters
         last = listed.trials[-1].id.trial_number if listed.trials else 0
-        return {
-            "title": f"Trials of {job_id}",
-            "info": info,
-            "job_id": job_id,
-            "filter": shown,
-            "bad_label": wanted.get("label", "") if not shown.label else "",
-            "ignored": [f"{name}={wanted[name]}" for name in ignored(job, wanted) if name != "label"],
-            "trials": [_trial_row(job, trial) for trial in listed.trials],
-            "trials_total": listed.total_size,
-            "batch_sizes": sorted(job.spec.batch_sizes),
-            "results": [
-                {"word": word, "query": _query(kept | {"result": name, "from": ""}), "current": shown.result == name}
-                for name, word in RESULT_WORDS.items()
-            ],
-            "first": _query(kept | {"from": ""}) if shown.start else None,
-            "next": _query(kept | {"from": str(last - 1)}) if listed.next_page_token and last > 1 else None,
-        }
+        results = [
+            Choice(word, _query(kept | {"result": name, "from": ""}), shown.result == name)
+            for name, word in RESULT_WORDS.items()
+        ]
+        bad_label = wanted.get("label", "") if not shown.label else ""
+        found: list[Section | None] = [
+            Head("Trials", crumbs=True, job_id=job_id),
+            TrialSearch(
+                job_id,
+                results,
+                shown.result,
+                sorted(job.spec.batch_sizes),
+                shown.batch_size,
+                shown.start,
+                "=".join(shown.label or ()) or bad_label,
+                bool(bad_label),
+                shown.parameters,
+            ),
+        ]
+        found += [
+            Paragraph(f"There is no filter {name}={wanted[name]}. It is ignored now.", "fault")
+            for name in ignored(job, wanted)
+            if name != "label"
+        ]
+        if bad_label:
+            text = "Write a label as key=value, such as host=node-7. It is ignored now."
+            found.append(Paragraph(text, "fault", id="bad-label"))
+        if listed.trials:
+            match = " that match" if shown.parameters else ""
+            limit = f", up to trial {shown.start}" if shown.start else ""
+            text = f"{amounts.plural(listed.total_size, 'trial')}{match}, newest first{limit}"
+            rows = [sections.trial_row(job, trial) for trial in listed.trials]
+            first = _query(kept | {"from": ""}) if shown.start else None
+            following = _query(kept | {"from": str(last - 1)}) if listed.next_page_token and last > 1 else None
+            found += [
+                Paragraph(text, "note"),
+                Trials(f"Trials of {job_id}, newest first", rows),
+                Pager("/job/trials", first, following),
+            ]
+        elif shown.parameters:
+            found.append(Paragraph("No trial matches.", "empty", "", "/job/trials", job_id, "Show all trials"))
+        else:
+            found.append(Paragraph("No trial yet. The first launch of a trainer with this job begins one.", "empty"))
+        return Page(f"Trials of {job_id}", info, found, job_id)
 
-    async def compare(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def compare(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/compare?a=&b=`."""
         first, second = wanted.get("a", ""), wanted.get("b", "")[:MAX_ID_LENGTH]
         answer = await self._call(visitor, v1.GetJobRequest(job_id=first))
         one: v1.GetJobResponse = answer
         info, other = await asyncio.gather(self.info(visitor), self._job_or_none(visitor, second))
-        values: Values = {"title": f"{first} compared", "info": info, "job_id": first, "other": second}
+        title, search = f"{first} compared", PairSearch(first, second)
         if other is None or second == first:
             # The jobs of its name come first, which are probably about the same model.
             request = v1.ListJobsRequest(page_size=PAGE_SIZE, contains=second, order=v1.JOB_ORDER_LAST_ACTIVITY)
@@ -308,7 +356,16 @@ class Reader:
             ids = [row.job.spec.job_id for row in listed.jobs if row.job.spec.job_id != first]
             prefix = one.job.spec.job_id_prefix
             ids.sort(key=lambda job_id: not job_id.startswith(prefix))
-            return values | {"found": ids, "more": bool(listed.next_page_token), "rows": [], "charts": [], "notes": []}
+            found: list[Section | None] = [Head("Compare", crumbs=True, job_id=first), search]
+            if ids:
+                unknown = f"No other job has the id {second}. " if second else ""
+                found += [Paragraph(f"{unknown}Jobs to compare with:", ""), Candidates(first, ids)]
+                if listed.next_page_token:
+                    found.append(Paragraph("There are more; search for a part of the id.", "note"))
+            else:
+                none = f"No other job has {second} in its id." if second else "There is no other job."
+                found.append(Paragraph(none, "empty"))
+            return Page(title, info, found, is_live=False)
         known = [one, other]
         jobs = [each.job for each in known]
         figures = await asyncio.gather(
@@ -317,19 +374,23 @@ class Reader:
         top = max(map(charts.highest_cost, figures)) * _ROOM or None
         sizes = {size for job in jobs for size in job.spec.batch_sizes}
         pairs = list(zip(jobs, figures, strict=True))
-        found = [
+        costs = [
             charts.cost_by_trial(
                 each.job, each.details, of, name=f"cost-{place}", title=each.job.spec.job_id, sizes=sizes, top=top
             )
             for place, (each, of) in enumerate(zip(known, figures, strict=True), 1)
         ]
-        return values | {
-            "found": [],
-            "more": False,
-            "rows": facts.compared([(job, of.statistics) for job, of in pairs], info.factors),
-            "notes": facts.incomparable(one.job, other.job),
-            "charts": [chart for chart in (charts.cost_per_delivery(pairs), *found) if chart is not None],
-        }
+        return Page(
+            title,
+            info,
+            [
+                Head("Compare with", second, crumbs=True, job_id=first),
+                search,
+                *(Paragraph(note, "advice") for note in facts.incomparable(one.job, other.job)),
+                Pair((first, second), facts.compared([(job, of.statistics) for job, of in pairs], info.factors)),
+                sections.charts_of(charts.cost_per_delivery(pairs), *costs),
+            ],
+        )
 
     async def _job_or_none(self, visitor: Visitor, job_id: str) -> v1.GetJobResponse | None:
         if not job_id:
@@ -371,7 +432,7 @@ class Reader:
         measurements = self.client(visitor).measurements(trial, page_size=MAX_MEASUREMENT_PAGE)
         return [measurement async for measurement in measurements]
 
-    async def trial(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def trial(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/trial?job=&number=`."""
         job_id, trial_number = wanted.get("job", ""), whole(wanted.get("number", ""))
         info, known, found, measurements = await asyncio.gather(
@@ -382,30 +443,36 @@ class Reader:
         )
         job, trial = known.job, found.trial
         curve = charts.Curve(trial_number, trial.batch_size, trial.status == v1.TRIAL_STATUS_RUNNING, measurements)
-        return {
-            "title": f"Trial {trial_number} of {job_id}",
-            "info": info,
-            "job_id": job_id,
-            "trial": trial,
-            "number": trial_number,
-            "row": _trial_row(job, trial),
-            "facts": facts.trial_facts(job, trial),
-            "labels": [facts.label(key, value) for key, value in sorted(trial.labels.items())],
-            "warnings": [(amounts.warning_kind(each.reason), each.message) for each in trial.warnings],
-            "charts": [
-                chart
-                for chart in (
+        row = sections.trial_row(job, trial)
+        choice = trial.reason or "The reason was not recorded: the trial was imported."
+        end = trial.decision_message or ("No report yet." if row.running else row.badge.word)
+        head = Head(
+            f"Trial {trial_number}",
+            crumbs=True,
+            job_id=job_id,
+            badge=row.badge,
+            previous=trial_number - 1 if trial_number > 1 else None,
+            following=trial_number + 1 if trial_number < job.num_trials else None,
+        )
+        return Page(
+            f"Trial {trial_number} of {job_id}",
+            info,
+            [
+                head,
+                sections.warnings([(amounts.warning_kind(each.reason), each.message) for each in trial.warnings]),
+                Reasons(trial.batch_size, choice, row.running, end),
+                sections.charts_of(
                     charts.curves(job.spec, [curve], of_job=False),
                     charts.power(job, known.details, [found.power_profile] if found.HasField("power_profile") else []),
-                )
-                if chart is not None
+                ),
+                Beside(
+                    "columns", [Facts("Facts", facts.trial_facts(job, trial)), sections.labels(trial, self.address)]
+                ),
             ],
-            "previous": trial_number - 1 if trial_number > 1 else None,
-            "following": trial_number + 1 if trial_number < job.num_trials else None,
-            "server": self.address,
-        }
+            job_id,
+        )
 
-    async def running(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def running(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/running`."""
         request = v1.ListTrialsRequest(
             job_id_prefix="",
@@ -415,18 +482,24 @@ class Reader:
             with_total_size=True,
         )
         info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
-        rows = [_trial_row(None, trial) for trial in listed.trials]
-        rows.sort(key=lambda row: row["silent_since"])
-        return {
-            "title": "Running",
-            "info": info,
-            "rows": rows,
-            "total": listed.total_size,
-            "next": _query({"after": listed.next_page_token}) if listed.next_page_token else None,
-            "first": "" if wanted.get("after") else None,
-        }
+        rows = sorted((sections.trial_row(None, trial) for trial in listed.trials), key=lambda row: row.silent_since)
+        first = "" if wanted.get("after") else None
+        following = _query({"after": listed.next_page_token}) if listed.next_page_token else None
+        part = "of this page " if following or first is not None else ""
+        number = amounts.plural(listed.total_size, "running trial")
+        text = f"{number}. First come those {part}whose last report is the oldest."
+        found: list[Section | None] = [Head("Running"), Paragraph(text, "sentence")]
+        if rows:
+            found += [Trials("Running trials", rows, with_job=True), Pager("/running", first, following)]
+        else:
+            text = (
+                "No trial is running. One appears here when a launch asks for a batch size, until it ends or its "
+                "lease expires."
+            )
+            found.append(Paragraph(text, "empty"))
+        return Page("Running", info, found)
 
-    async def events(self, visitor: Visitor, wanted: Parameters) -> Values:
+    async def events(self, visitor: Visitor, wanted: Parameters) -> Page:
         """`/events`."""
         job_id, kind = wanted.get("job", ""), wanted.get("kind", "")
         value = v1.EventKind.Value(kind) if kind in v1.EventKind.keys() else v1.EVENT_KIND_UNSPECIFIED  # noqa: SIM118
@@ -435,32 +508,35 @@ class Reader:
         )
         info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         kept = ({"job": job_id} if job_id else {}) | ({"kind": kind} if value else {})
-        return {
-            "title": "Events",
-            "info": info,
-            "events": [_event_row(event) for event in listed.events],
-            "job_id": job_id,
-            "kind": kind if value else "",
-            "kinds": [(name, amounts.event_kind(number)) for name, number in v1.EventKind.items() if number],
-            "first": _query(kept) if wanted.get("after") else None,
-            "next": _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None,
-        }
+        kinds = [(name, amounts.event_kind(number)) for name, number in v1.EventKind.items() if number]
+        found: list[Section | None] = [
+            Head("Events of" if job_id else "Events", job_id),
+            EventSearch(job_id, kind if value else "", kinds),
+        ]
+        if listed.events:
+            following = _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None
+            found += [
+                Events(sections.event_rows(listed.events), with_job=not job_id),
+                Pager("/events", _query(kept) if wanted.get("after") else None, following),
+            ]
+        else:
+            text = (
+                "No event matches. Events are what people changed and what the search found. What a trial reported is "
+                "on its own page."
+            )
+            found.append(Paragraph(text, "empty"))
+        return Page("Events", info, found, job_id)
 
-    async def about(self, visitor: Visitor, _wanted: Parameters) -> Values:
+    async def about(self, visitor: Visitor, _wanted: Parameters) -> Page:
         """`/about`."""
         info = await self.info(visitor, fresh=True)
-        return {
-            "title": "About",
-            "info": info,
-            "role": role_name(info.role),
-            "started": amounts.moment(info.start_time),
-            "factors": savings.factor_lines(info.factors),
-            "server": self.address,
-        }
+        lines, started = savings.factor_lines(info.factors), amounts.moment(info.start_time)
+        about = About(self.address, info, role_name(info.role), started, lines)
+        return Page("About", info, [Head("About"), about], is_live=False)
 
-    async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Values:
+    async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Page:
         """`/glossary`."""
-        return {"title": "Glossary", "info": await self.info(visitor), "terms": self._terms}
+        return Page("Glossary", await self.info(visitor), [Head("Glossary"), Terms(self._terms)], is_live=False)
 
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> AsyncIterator[JobTrial]:
         """The trials of a job by number, for a file; the first ones are read at once.
@@ -518,128 +594,6 @@ _ORDERS = {
     "newest": v1.JOB_ORDER_NEWEST,
     "id": v1.JOB_ORDER_ID,
 }
-
-
-def _totals(totals: v1.Totals, factors: v1.Factors) -> Values:
-    measured = totals.spent.HasField("energy_joules")
-    field = "energy_joules" if measured else "time_seconds"
-    text = amounts.energy if measured else amounts.span
-    quantity = main_quantity(totals.savings, factors)
-    paid = amounts.money(totals.spent.money, factors.currency) if quantity.name == "money" else ""
-    return {
-        "jobs": totals.num_jobs,
-        "running": totals.num_running_trials,
-        "deliveries": totals.num_deliveries,
-        "spent": text(getattr(totals.spent, field)),
-        "measured": measured,
-        "time": amounts.span(totals.spent.time_seconds),
-        "paid": paid,
-        "per_model": quantity.text(totals.spent_per_delivery.money) if paid and totals.num_deliveries else "",
-        "saved": total_answer(totals, factors),
-        "attention": totals.num_jobs_needing_attention,
-    }
-
-
-def _job_row(row: v1.JobListing, factors: v1.Factors) -> Values:
-    job, summary, found = row.job, row.summary, row.summary.savings
-    saving, text = main_quantity(found, factors)[1:]
-    match saving.verdict:
-        case v1.SAVINGS_VERDICT_SAVING:
-            saved = (percent(saving.at_least_share), "gain", text(saving.at_least))
-        case v1.SAVINGS_VERDICT_LOSS:
-            saved = (f"+{percent(saving.lost_share)}", "loss", "costs more")
-        case v1.SAVINGS_VERDICT_EXPLORING:
-            saved = ("exploring", "none", "")
-        case v1.SAVINGS_VERDICT_UNCERTAIN:
-            saved = ("not certain", "none", "")
-        case v1.SAVINGS_VERDICT_NO_BASELINE:
-            missing = found.min_baseline_trials - found.num_baseline_trials
-            saved = (amounts.unknown(), "none", f"needs {amounts.plural(missing, 'run')} of the default")
-        case _:
-            saved = (amounts.unknown(), "none", "")
-    has_activity = summary.HasField("last_activity_time")
-    return {
-        "id": job.spec.job_id,
-        "badge": amounts.job_badge(listed_state(row)),
-        "used": batch_size_in_use(job),
-        "default": job.spec.default_batch_size,
-        "now": text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
-        "change": "" if job.batch_size_in_use == job.spec.default_batch_size else change_now(saving),
-        "running": summary.num_running_trials,
-        "trials": job.num_trials,
-        "deliveries": summary.num_deliveries,
-        "saved": dict(zip(("text", "kind", "amount"), saved, strict=True)),
-        "since": since_trial(found).strip(),
-        "estimated": energy_quality(job.monitor) is not EnergyQuality.MEASURED,
-        "activity": amounts.moment(summary.last_activity_time if has_activity else job.create_time),
-        "active": has_activity,
-    }
-
-
-def _sentence(found: Answer, running: int) -> str:
-    """What a launch costs, what was saved, what is used, what is next, and what runs."""
-    runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
-    return " ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs)))
-
-
-def _warnings(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
-    found = [("advice", details.advice)] if details.advice else []
-    found += [
-        (f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings
-    ]
-    if job.other_monitors:
-        found.append(
-            (
-                "mixed monitors",
-                (
-                    f"Trials measured energy with {monitor_text(job.monitor)} and {other_monitors(job)}: "
-                    "their costs cannot be compared. Use one job id per monitor."
-                ),
-            )
-        )
-    return found
-
-
-def _trial_row(job: v1.Job | None, trial: v1.Trial) -> Values:
-    has_cost = trial.HasField("cost")
-    reported = trial.newest.HasField("report_time")
-    energy = energy_of(trial.newest)
-    silent_since = trial.newest.report_time if reported else trial.start_time
-    lease = amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None
-    why = uncounted(job, trial) if job is not None else ""
-    return {
-        "job": trial.id.job_id,
-        "number": trial.id.trial_number,
-        "size": trial.batch_size,
-        "badge": amounts.trial_badge(trial, uncounted=why),
-        "struck": bool(why),
-        "epochs": trial.newest.epoch,
-        "metric": amounts.metric(trial.newest.metric) if trial.HasField("newest") else amounts.unknown(),
-        "time": amounts.span(trial.newest.time_seconds) if has_cost else amounts.unknown(),
-        "energy": amounts.unknown() if energy is None else amounts.energy(energy),
-        "cost": amounts.cost(trial.cost) if has_cost else amounts.unknown(),
-        "estimated": energy_quality(trial.monitor) is not EnergyQuality.MEASURED,
-        "computed": trial.newest.HasField("computed"),
-        "started": amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
-        "reported": amounts.moment(trial.newest.report_time) if reported else None,
-        "silent_since": silent_since.ToNanoseconds(),
-        "lease": lease,
-        "host": trial.labels.get("host", ""),
-        "log": facts.web_url(trial.labels.get(facts.LOG_URL, "")),
-        "warned": bool(trial.warnings),
-        "running": trial.status == v1.TRIAL_STATUS_RUNNING,
-    }
-
-
-def _event_row(event: v1.Event) -> Values:
-    return {
-        "time": amounts.moment(event.time),
-        "kind": amounts.event_kind(event.kind),
-        "job": event.job_id,
-        "trial": event.trial_number if event.HasField("trial_number") else None,
-        "message": event.message,
-        "token": event.token_id,
-    }
 
 
 def is_old_page(error: WattwiseError) -> bool:

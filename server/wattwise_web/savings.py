@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from wattwise import v1
@@ -45,27 +46,36 @@ class Row(NamedTuple):
     loses: bool
 
 
-class Card(NamedTuple):
-    """The answer to "is it saving, and how much".
+@dataclass(frozen=True)
+class SavingsCard:
+    """The section that says whether a job saves, and how much.
 
     Attributes:
         kind: As of `Answer`.
         lead: The words before the figure, such as "Saved at least".
         figure: The figure; empty without one.
+        settle: What would allow a claim; empty for nothing.
+        advice: What to do, in sentences.
         rows: The quantities.
+        spending: What was spent, in sentences.
         facts: What the claim rests on.
         newest_baseline: When the newest trial of the default batch size ended.
-        spending: What was spent, in sentences.
+        factors: The operator's factors.
+        factor_source: Where the factors are from.
         confidence: That of the lower bound, such as "95%".
     """
 
     kind: str
     lead: str
     figure: str
-    rows: list[Row]
-    facts: list[str]
+    settle: str
+    advice: Sequence[str]
+    rows: Sequence[Row]
+    spending: Sequence[str]
+    facts: Sequence[str]
     newest_baseline: Moment | None
-    spending: list[str]
+    factors: Sequence[str]
+    factor_source: str
     confidence: str
 
 
@@ -115,21 +125,27 @@ def _row(name: str, saving: v1.SavingsEstimate, text: Format) -> Row:
     )
 
 
-def card(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors, found: Answer) -> Card:
-    """The savings of one job."""
+def card(
+    job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors, found: Answer
+) -> SavingsCard:
+    """Returns the savings of one job."""
     savings = statistics.savings
     _, saving, text = main_quantity(savings, factors)
     figure = {"saving": saving.at_least, "loss": saving.lost}.get(found.kind)
-    spending = [f"Spent: {spent_per_model(statistics, factors)}, failed and running trials included."]
-    return Card(
-        found.kind,
-        _LEADS[found.kind],
-        "" if figure is None else text(figure),
-        rows_of(savings, factors),
-        _facts(job, details, statistics, factors),
-        moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None,
-        [*spending, *filter(None, [spent_by_month(statistics, factors)])],
-        f"{saving.confidence:.0%}",
+    spent = f"Spent: {spent_per_model(statistics, factors)}, failed and running trials included."
+    return SavingsCard(
+        kind=found.kind,
+        lead=_LEADS[found.kind],
+        figure="" if figure is None else text(figure),
+        settle=found.settle,
+        advice=[f"{advice[:1].upper()}{advice[1:]}." for advice in statistics.advice],
+        rows=rows_of(savings, factors),
+        spending=[*filter(None, (spent, spent_by_month(statistics, factors)))],
+        facts=_facts(job, details, statistics, factors),
+        newest_baseline=moment(savings.newest_baseline_time) if savings.HasField("newest_baseline_time") else None,
+        factors=factor_lines(factors),
+        factor_source=factors.source,
+        confidence=f"{saving.confidence:.0%}",
     )
 
 

@@ -11,7 +11,7 @@ import sys
 import uvicorn
 from wattwise.rpc.connection import most_channels
 
-from wattwise_web.app import Page
+from wattwise_web.app import Application
 from wattwise_web.connections import Protocol, Server, max_connections
 from wattwise_web.live import LARGEST_TOTAL
 from wattwise_web.log import LimitedHandler
@@ -21,7 +21,7 @@ from wattwise_web.settings import Exposure, Settings
 class _Server(Server):
     """Ends the live streams first, for which uvicorn would wait."""
 
-    page: Page
+    page: Application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops."""
@@ -40,7 +40,7 @@ def serve(settings: Settings, sock: socket.socket, url: str, exposure: Exposure)
         signal.signal(number, lambda *_: None)
 
     async def run() -> bool:
-        page = Page(settings, exposure)
+        page = Application(settings, exposure)
         config = uvicorn.Config(
             page.app(),
             http=Protocol,

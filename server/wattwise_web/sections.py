@@ -1,0 +1,668 @@
+"""The sections of pages, each with a function that makes it from the server's answers.
+
+The template `sections.html` has a macro for each type of section, with the name of the type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from wattwise import v1
+from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
+from wattwise.presentation.quantities import energy_of, percent
+from wattwise.presentation.sentences import Answer, Total, change_now, main_quantity, since_trial, total_answer
+from wattwise.presentation.states import batch_size_in_use, listed_state, other_monitors, uncounted
+
+from wattwise_web import amounts
+from wattwise_web.amounts import Badge, Moment
+from wattwise_web.charts import Chart
+from wattwise_web.facts import LOG_URL, Held, web_url
+from wattwise_web.savings import SavingsCard
+
+_SHOWN_RUNNING, _SHOWN_CHOICES = 6, 3
+
+
+@dataclass(frozen=True)
+class Head:
+    """The heading of a page.
+
+    Attributes:
+        title: the heading.
+        subject: the job whose id ends the heading, as a link; empty for none.
+        crumbs: whether a link to the list of jobs precedes the heading.
+        job_id: the job that follows this link; empty for none.
+        badge: the state of the subject of the page.
+        previous: the number of the trial before this one; None if there is none.
+        following: the number of the trial after this one; None if there is none.
+        style: "id" for an id, "sr" for a heading that only screen readers say.
+    """
+
+    title: str
+    subject: str = ""
+    crumbs: bool = False
+    job_id: str = ""
+    badge: Badge | None = None
+    previous: int | None = None
+    following: int | None = None
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A sentence or two, and a link to all of a list that does not match.
+
+    Attributes:
+        text: the sentences, with commands in backquotes.
+        style: "sentence", "note", "advice", "fault" or "empty".
+        id: of the element; empty for none.
+        path: the page of the link; empty for no link.
+        job_id: the job of the page of the link; empty for none.
+        link: the text of the link.
+    """
+
+    text: str
+    style: str
+    id: str = ""
+    path: str = ""
+    job_id: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """Warnings, each with what it is about and its text."""
+
+    warnings: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class NextLaunch:
+    """What the next launch may get, and the trials that run now.
+
+    Attributes:
+        job_id: the job.
+        chooser: who chooses.
+        choices: the likeliest choices.
+        running: the running trials that are shown.
+        more_running: the number of other running trials.
+    """
+
+    job_id: str
+    chooser: str
+    choices: Sequence[v1.PreviewedChoice]
+    running: Sequence[TrialRow]
+    more_running: int
+
+
+@dataclass(frozen=True)
+class SetByPeople:
+    """What people have set."""
+
+    held: Sequence[Held]
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts, and a link that compares a job with another one unless `compare` is empty."""
+
+    charts: Sequence[Chart]
+    compare: str = ""
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether some charts can be drawn by date."""
+        return any(chart.drawing is not None and chart.drawing.has_dates for chart in self.charts)
+
+
+class EventRow(NamedTuple):
+    """An event of a job; `trial` is None and `token` empty if it has none."""
+
+    time: Moment
+    kind: str
+    job: str
+    trial: int | None
+    message: str
+    token: str
+
+
+@dataclass(frozen=True)
+class Events:
+    """A list of events.
+
+    Attributes:
+        events: the events.
+        job_id: the job whose page shows its newest events; empty if the list is the page.
+        with_job: whether each event names its job.
+        has_more: whether there are older events.
+    """
+
+    events: Sequence[EventRow]
+    job_id: str = ""
+    with_job: bool = False
+    has_more: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with texts, under a title."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial of a list; a text is a dash if nothing is known.
+
+    Attributes:
+        job: the job.
+        number: the number of the trial.
+        size: its batch size.
+        badge: its result.
+        struck: whether it does not count.
+        epochs: its epochs.
+        metric: its newest metric.
+        time: the time that it took.
+        energy: the energy that it took.
+        cost: its cost.
+        estimated: whether its energy is an estimate, wholly or in part.
+        computed: whether its cost is computed for another power limit.
+        started: when it started; None if that is unknown.
+        reported: when its newest report came; None before the first one.
+        silent_since: when it was last heard of, in nanoseconds since 1970.
+        lease: when its lease expires; None if it does not.
+        host: where it runs.
+        log: the address of its log; empty for none.
+        warned: whether it has a warning.
+        running: whether it runs.
+    """
+
+    job: str
+    number: int
+    size: int
+    badge: Badge
+    struck: bool
+    epochs: int
+    metric: str
+    time: str
+    energy: str
+    cost: str
+    estimated: bool
+    computed: bool
+    started: Moment | None
+    reported: Moment | None
+    silent_since: int
+    lease: Moment | None
+    host: str
+    log: str
+    warned: bool
+    running: bool
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A table of trials.
+
+    Attributes:
+        caption: what the table has.
+        rows: the trials.
+        with_job: whether the trials are of several jobs; they run.
+        job_id: the job whose page shows its newest trials; empty if the table is the page.
+        total: the number of all trials of this job.
+    """
+
+    caption: str
+    rows: Sequence[TrialRow]
+    with_job: bool = False
+    job_id: str = ""
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Pager:
+    """Links to the first and the next part of a list; a query is None if there is no such part."""
+
+    path: str
+    first: str | None
+    next: str | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The totals of all jobs.
+
+    Attributes:
+        running: the number of running trials.
+        deliveries: the number of deliveries.
+        spent: the energy that was spent, or the time if no energy was measured.
+        measured: whether `spent` is energy.
+        time: the time that was spent.
+        paid: the money that was spent; empty without prices.
+        per_model: the money that a model took; empty if that is unknown.
+        saved: what was saved or lost.
+        attention: the number of jobs that need attention.
+        factors: the operator's factors.
+        factor_source: where the factors are from.
+    """
+
+    running: int
+    deliveries: int
+    spent: str
+    measured: bool
+    time: str
+    paid: str
+    per_model: str
+    saved: Total
+    attention: int
+    factors: Sequence[str]
+    factor_source: str
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """What to do for the first job to appear."""
+
+    server: str
+    needs_token: bool
+
+
+class Choice(NamedTuple):
+    """A filter or an order to choose."""
+
+    word: str
+    query: str
+    current: bool
+
+
+@dataclass(frozen=True)
+class JobSearch:
+    """The search, the filters and the orders of a list of jobs."""
+
+    search: str
+    state: str
+    order: str
+    states: Sequence[Choice]
+    orders: Sequence[Choice]
+
+
+class Saved(NamedTuple):
+    """What a job of a list saved: a text, its kind ("gain", "loss" or "none"), and an amount or a note."""
+
+    text: str
+    kind: str = "none"
+    amount: str = ""
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job of a list.
+
+    Attributes:
+        id: the job.
+        badge: its state.
+        used: the batch size in use; None if none is left.
+        default: its default batch size.
+        now: what a model takes now.
+        change: by how much this differs from the default; empty if it does not.
+        running: the number of running trials.
+        trials: the number of trials.
+        deliveries: the number of deliveries.
+        saved: what it saved.
+        since: the first trial that the claim compares; empty for all trials.
+        estimated: whether its energies are estimates, wholly or in part.
+        activity: its last activity, or its registration.
+        active: whether it had any activity.
+    """
+
+    id: str
+    badge: Badge
+    used: int | None
+    default: int
+    now: str
+    change: str
+    running: int
+    trials: int
+    deliveries: int
+    saved: Saved
+    since: str
+    estimated: bool
+    activity: Moment
+    active: bool
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A table of jobs, under a caption."""
+
+    caption: str
+    rows: Sequence[JobRow]
+
+
+@dataclass(frozen=True)
+class TrialSearch:
+    """The filters of a list of trials.
+
+    Attributes:
+        job_id: the job.
+        results: the results to choose.
+        result: the result that is chosen; empty for all.
+        batch_sizes: the batch sizes to choose.
+        batch_size: the batch size that is chosen; 0 for all.
+        start: the largest trial number; 0 for all.
+        label: the label, as it was typed.
+        is_bad: whether the label is malformed.
+        parameters: the parameters of the files.
+    """
+
+    job_id: str
+    results: Sequence[Choice]
+    result: str
+    batch_sizes: Sequence[int]
+    batch_size: int
+    start: int
+    label: str
+    is_bad: bool
+    parameters: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PairSearch:
+    """The choice of a job to compare with."""
+
+    job_id: str
+    other: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The key figures of two jobs."""
+
+    job_ids: tuple[str, str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The jobs with which a job can be compared."""
+
+    job_id: str
+    ids: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EventSearch:
+    """The kinds of events to choose; `job_id` is empty for events of all jobs."""
+
+    job_id: str
+    kind: str
+    kinds: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Why a trial has its batch size, and why it goes on or ended."""
+
+    batch_size: int
+    choice: str
+    running: bool
+    end: str
+
+
+class Label(NamedTuple):
+    """A label of a launch; `url` is empty if the label leads nowhere."""
+
+    key: str
+    value: str
+    url: str
+
+    @property
+    def pair(self) -> str:
+        """The label as a filter."""
+        return f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a trial, and the command that shows the trial."""
+
+    job_id: str
+    number: int
+    labels: Sequence[Label]
+    server: str
+
+
+@dataclass(frozen=True)
+class About:
+    """The server, and what the visitor may see; `role` is empty if the server needs no token."""
+
+    server: str
+    info: v1.GetServerInfoResponse
+    role: str
+    started: Moment
+    factors: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The glossary."""
+
+    terms: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Two sections beside each other, or one of them; the style is "answer" or "columns"."""
+
+    style: str
+    sections: Sequence[Section | None]
+
+
+Section: TypeAlias = (
+    Head
+    | Paragraph
+    | Warnings
+    | SavingsCard
+    | NextLaunch
+    | SetByPeople
+    | Charts
+    | Events
+    | Facts
+    | Trials
+    | Pager
+    | Totals
+    | FirstSteps
+    | JobSearch
+    | Jobs
+    | TrialSearch
+    | PairSearch
+    | Pair
+    | Candidates
+    | EventSearch
+    | Reasons
+    | Labels
+    | About
+    | Terms
+    | Beside
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        title: the title of its window.
+        info: what the server says about itself.
+        sections: its sections, from top to bottom; None for sections without anything to show.
+        job_id: the only job whose changes concern it; empty for all jobs.
+        is_live: whether it follows changes.
+    """
+
+    title: str
+    info: v1.GetServerInfoResponse
+    sections: Sequence[Section | None]
+    job_id: str = ""
+    is_live: bool = True
+
+    @property
+    def has_charts(self) -> bool:
+        """Whether it needs the scripts that draw charts."""
+        return any(isinstance(section, Charts) for section in self.sections)
+
+
+def warnings(found: Sequence[tuple[str, str]]) -> Warnings | None:
+    """Returns the section of warnings; None without any."""
+    return Warnings(found) if found else None
+
+
+def set_by_people(held: Sequence[Held]) -> SetByPeople | None:
+    """Returns the section of what people have set; None for nothing."""
+    return SetByPeople(held) if held else None
+
+
+def job_warnings(job: v1.Job, details: v1.JobDetails) -> Warnings | None:
+    """Returns the warnings of a job."""
+    found = [("advice", details.advice)] if details.advice else []
+    found += [
+        (f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings
+    ]
+    if job.other_monitors:
+        monitors = f"{monitor_text(job.monitor)} and {other_monitors(job)}"
+        text = f"Trials measured energy with {monitors}: their costs cannot be compared. Use one job id per monitor."
+        found.append(("mixed monitors", text))
+    return warnings(found)
+
+
+def job_sentence(found: Answer, running: int) -> Paragraph:
+    """Returns what a launch costs, what was saved, what is used, what is next, and what runs."""
+    runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
+    return Paragraph(" ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs))), "sentence")
+
+
+def next_launch(
+    job: v1.Job, chooser: str, choices: Sequence[v1.PreviewedChoice], running: v1.ListTrialsResponse
+) -> NextLaunch:
+    """Returns what the next launch of a job may get, and what runs."""
+    rows = [trial_row(job, trial) for trial in running.trials[:_SHOWN_RUNNING]]
+    return NextLaunch(job.spec.job_id, chooser, choices[:_SHOWN_CHOICES], rows, running.total_size - len(rows))
+
+
+def charts_of(*found: Chart | None, compare: str = "") -> Charts | None:
+    """Returns the charts with something to show; None without any."""
+    shown = [chart for chart in found if chart is not None]
+    return Charts(shown, compare) if shown else None
+
+
+def event_rows(events: Sequence[v1.Event]) -> list[EventRow]:
+    """Returns events as rows of a list."""
+    return [
+        EventRow(
+            amounts.moment(event.time),
+            amounts.event_kind(event.kind),
+            event.job_id,
+            event.trial_number if event.HasField("trial_number") else None,
+            event.message,
+            event.token_id,
+        )
+        for event in events
+    ]
+
+
+def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
+    """Returns a trial as a row of a list; without its job it is not known whether it counts."""
+    has_cost, reported = trial.HasField("cost"), trial.newest.HasField("report_time")
+    energy = energy_of(trial.newest)
+    why = uncounted(job, trial) if job is not None else ""
+    return TrialRow(
+        job=trial.id.job_id,
+        number=trial.id.trial_number,
+        size=trial.batch_size,
+        badge=amounts.trial_badge(trial, uncounted=why),
+        struck=bool(why),
+        epochs=trial.newest.epoch,
+        metric=amounts.metric(trial.newest.metric) if trial.HasField("newest") else amounts.unknown(),
+        time=amounts.span(trial.newest.time_seconds) if has_cost else amounts.unknown(),
+        energy=amounts.unknown() if energy is None else amounts.energy(energy),
+        cost=amounts.cost(trial.cost) if has_cost else amounts.unknown(),
+        estimated=energy_quality(trial.monitor) is not EnergyQuality.MEASURED,
+        computed=trial.newest.HasField("computed"),
+        started=amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
+        reported=amounts.moment(trial.newest.report_time) if reported else None,
+        silent_since=(trial.newest.report_time if reported else trial.start_time).ToNanoseconds(),
+        lease=amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None,
+        host=trial.labels.get("host", ""),
+        log=web_url(trial.labels.get(LOG_URL, "")),
+        warned=bool(trial.warnings),
+        running=trial.status == v1.TRIAL_STATUS_RUNNING,
+    )
+
+
+def labels(trial: v1.Trial, server: str) -> Labels:
+    """Returns the labels of a trial; the label of the log is a link if its value is an address."""
+    found = [Label(key, value, web_url(value) if key == LOG_URL else "") for key, value in sorted(trial.labels.items())]
+    return Labels(trial.id.job_id, trial.id.trial_number, found, server)
+
+
+def totals(found: v1.Totals, factors: v1.Factors, lines: Sequence[str]) -> Totals:
+    """Returns the totals of all jobs."""
+    measured = found.spent.HasField("energy_joules")
+    time, quantity = amounts.span(found.spent.time_seconds), main_quantity(found.savings, factors)
+    paid = amounts.money(found.spent.money, factors.currency) if quantity.name == "money" else ""
+    return Totals(
+        running=found.num_running_trials,
+        deliveries=found.num_deliveries,
+        spent=amounts.energy(found.spent.energy_joules) if measured else time,
+        measured=measured,
+        time=time,
+        paid=paid,
+        per_model=quantity.text(found.spent_per_delivery.money) if paid and found.num_deliveries else "",
+        saved=total_answer(found, factors),
+        attention=found.num_jobs_needing_attention,
+        factors=lines,
+        factor_source=factors.source,
+    )
+
+
+def job_row(listing: v1.JobListing, factors: v1.Factors) -> JobRow:
+    """Returns a job as a row of a list."""
+    job, summary = listing.job, listing.summary
+    quantity, has_activity = main_quantity(summary.savings, factors), summary.HasField("last_activity_time")
+    saving = quantity.saving
+    return JobRow(
+        id=job.spec.job_id,
+        badge=amounts.job_badge(listed_state(listing)),
+        used=batch_size_in_use(job),
+        default=job.spec.default_batch_size,
+        now=quantity.text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
+        change="" if job.batch_size_in_use == job.spec.default_batch_size else change_now(saving),
+        running=summary.num_running_trials,
+        trials=job.num_trials,
+        deliveries=summary.num_deliveries,
+        saved=_saved(summary.savings, factors),
+        since=since_trial(summary.savings).strip(),
+        estimated=energy_quality(job.monitor) is not EnergyQuality.MEASURED,
+        activity=amounts.moment(summary.last_activity_time if has_activity else job.create_time),
+        active=has_activity,
+    )
+
+
+def _saved(savings: v1.Savings, factors: v1.Factors) -> Saved:
+    quantity = main_quantity(savings, factors)
+    saving = quantity.saving
+    match saving.verdict:
+        case v1.SAVINGS_VERDICT_SAVING:
+            return Saved(percent(saving.at_least_share), "gain", quantity.text(saving.at_least))
+        case v1.SAVINGS_VERDICT_LOSS:
+            return Saved(f"+{percent(saving.lost_share)}", "loss", "costs more")
+        case v1.SAVINGS_VERDICT_EXPLORING:
+            return Saved("exploring")
+        case v1.SAVINGS_VERDICT_UNCERTAIN:
+            return Saved("not certain")
+        case v1.SAVINGS_VERDICT_NO_BASELINE:
+            missing = savings.min_baseline_trials - savings.num_baseline_trials
+            needs = f"needs {amounts.plural(missing, 'run')} of the default"
+            return Saved(amounts.unknown(), amount=needs)
+        case _:
+            return Saved(amounts.unknown())
