@@ -11,9 +11,9 @@ from typing import Any
 
 from wattwise.commands.parsing import near
 from wattwise.presentation.terminal import Column, Mark, Row, print_rows, print_text
+from wattwise.rules import MAX_INT32
 from wattwise.streams import printable
 
-_MOST_ROWS = 2**31 - 1
 _FORMATS = ("table", "tsv", "json")
 
 
@@ -186,8 +186,8 @@ def _limit(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and digits):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; use an integer above 0")
     # The length first: Python does not convert thousands of digits.
-    if len(digits) > len(str(_MOST_ROWS)) or int(digits) > _MOST_ROWS:
-        raise argparse.ArgumentTypeError(f"{digits[:20]!r} is too large; use at most {_MOST_ROWS}, or no --limit")
+    if len(digits) > len(str(MAX_INT32)) or int(digits) > MAX_INT32:
+        raise argparse.ArgumentTypeError(f"{digits[:20]!r} is too large; use at most {MAX_INT32}, or no --limit")
     return int(digits)
 
 

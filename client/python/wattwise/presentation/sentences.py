@@ -113,11 +113,6 @@ def has_prices(factors: v1.Factors) -> bool:
     return bool(factors.electricity_price_per_kwh or factors.gpu_hour_price)
 
 
-def _is_held(job: v1.Job) -> bool:
-    """Returns whether an operator has paused the search or pinned a batch size."""
-    return job.paused or job.HasField("pinned_batch_size")
-
-
 def since_trial(savings: v1.Savings) -> str:
     """Returns the trial from which savings are compared, to follow a noun; empty if all trials are."""
     return f" since trial {savings.compared_from_trial}" if savings.compared_from_trial else ""
@@ -170,7 +165,9 @@ def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
 def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
     if job.num_trials:
         return f"No launch that counts has reached the target{_since(job, savings) or ' yet'}."
-    return "No launch yet." if _is_held(job) else "No launch yet: the first one begins the search."
+    if job.paused or job.HasField("pinned_batch_size"):
+        return "No launch yet."
+    return "No launch yet: the first one begins the search."
 
 
 def _few(savings: v1.Savings, deliveries: int) -> str:
