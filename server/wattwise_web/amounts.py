@@ -125,11 +125,6 @@ def _age(seconds: float) -> str:
     return f"{int(seconds)} s"
 
 
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """A count with its noun: "1 trial", "1,204 trials"."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
 class Badge(NamedTuple):
     """A state in a word, with a shape so that it does not need its color.
 
@@ -182,16 +177,6 @@ def chooser(trial: v1.Trial) -> str:
     """Who chose the batch size of a trial, and what for if its policy says so."""
     origin = _ORIGINS.get(trial.origin) or enum_name(v1.TrialOrigin, trial.origin)
     return _ROLES.get(trial.pruning_gts.role, origin)
-
-
-def event_kind(value: int) -> str:
-    """What an event is about, in words."""
-    return enum_name(v1.EventKind, value)
-
-
-def warning_kind(value: int) -> str:
-    """What a warning is about, in words."""
-    return enum_name(v1.WarningReason, value)
 
 
 def stage_word(job: v1.Job) -> str:

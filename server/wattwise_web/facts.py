@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import energy_of
-from wattwise.presentation.sentences import main_quantity, shown_saving
+from wattwise.presentation.sentences import main_quantity, number_of, shown_saving
 from wattwise.presentation.states import (
     banned,
     baseline_waits,
@@ -75,7 +75,7 @@ def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
         found.append(Held("banned", text, f"wattwise jobs unban {job_id} {which}"))
     if excluded := len(statistics.excluded_trials):
         verb = "does" if excluded == 1 else "do"
-        text = f"{amounts.plural(excluded, 'trial')} {verb} not count."
+        text = f"{number_of(excluded, 'trial')} {verb} not count."
         found.append(Held("excluded", text, f"wattwise jobs include-trial {job_id} N"))
     if job.HasField("reset_after"):
         found.append(Held("reset", f"Trials up to {job.reset_after} do not count: the search began again after them."))
@@ -247,7 +247,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
     if trial.monitor.kinds:
         facts.append(("Monitor", monitor_text(trial.monitor)))
     if trial.HasField("recurrence"):
-        before = amounts.plural(trial.recurrence - 1, "delivery", "deliveries")
+        before = number_of(trial.recurrence - 1, "delivery", "deliveries")
         facts.append(("Recurrence", f"{trial.recurrence:,}: the job had {before} when it started"))
     if trial.HasField("start_time"):
         facts.append(("Started", amounts.moment(trial.start_time).exact))

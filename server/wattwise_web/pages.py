@@ -21,8 +21,9 @@ from wattwise.errors import (
 )
 from wattwise.presentation.sentences import (
     answer,
+    number_of,
 )
-from wattwise.presentation.states import JobTrial, job_state
+from wattwise.presentation.states import JobTrial, event_kind, job_state, warning_kind
 from wattwise.rpc.address import is_loopback
 from wattwise.rpc.async_client import AsyncClient
 from wattwise.rpc.credentials import Credentials
@@ -179,7 +180,7 @@ class Reader:
             ]
             found.append(JobSearch(search, state, order, states, orders))
             if listed.jobs:
-                caption = f"{amounts.plural(listed.total_size, 'job')}{' match' if filtered else ''}"
+                caption = f"{number_of(listed.total_size, 'job')}{' match' if filtered else ''}"
                 following = _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None
                 found += [
                     Jobs(caption, [sections.job_row(row, info.factors) for row in listed.jobs]),
@@ -327,7 +328,7 @@ class Reader:
         if listed.trials:
             match = " that match" if shown.parameters else ""
             limit = f", up to trial {shown.start}" if shown.start else ""
-            text = f"{amounts.plural(listed.total_size, 'trial')}{match}, newest first{limit}"
+            text = f"{number_of(listed.total_size, 'trial')}{match}, newest first{limit}"
             rows = [sections.trial_row(job, trial) for trial in listed.trials]
             first = _query(kept | {"from": ""}) if shown.start else None
             following = _query(kept | {"from": str(last - 1)}) if listed.next_page_token and last > 1 else None
@@ -459,7 +460,7 @@ class Reader:
             info,
             [
                 head,
-                sections.warnings([(amounts.warning_kind(each.reason), each.message) for each in trial.warnings]),
+                sections.warnings([(warning_kind(each.reason), each.message) for each in trial.warnings]),
                 Reasons(trial.batch_size, choice, row.running, end),
                 sections.charts_of(
                     charts.curves(job.spec, [curve], of_job=False),
@@ -486,7 +487,7 @@ class Reader:
         first = "" if wanted.get("after") else None
         following = _query({"after": listed.next_page_token}) if listed.next_page_token else None
         part = "of this page " if following or first is not None else ""
-        number = amounts.plural(listed.total_size, "running trial")
+        number = number_of(listed.total_size, "running trial")
         text = f"{number}. First come those {part}whose last report is the oldest."
         found: list[Section | None] = [Head("Running"), Paragraph(text, "sentence")]
         if rows:
@@ -508,7 +509,7 @@ class Reader:
         )
         info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         kept = ({"job": job_id} if job_id else {}) | ({"kind": kind} if value else {})
-        kinds = [(name, amounts.event_kind(number)) for name, number in v1.EventKind.items() if number]
+        kinds = [(name, event_kind(number)) for name, number in v1.EventKind.items() if number]
         found: list[Section | None] = [
             Head("Events of" if job_id else "Events", job_id),
             EventSearch(job_id, kind if value else "", kinds),

@@ -12,13 +12,14 @@ from wattwise.presentation.sentences import (
     Answer,
     factor_parts,
     main_quantity,
+    number_of,
     shown_saving,
     spent_by_month,
     spent_per_model,
 )
 from wattwise.presentation.states import other_monitors
 
-from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, plural, span
+from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, span
 
 Format: TypeAlias = Callable[[float], str]
 _Quantity: TypeAlias = Literal["energy", "time", "money", "carbon", "cost"]
@@ -156,7 +157,7 @@ def _facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, fa
         text = why or f"the job's behaviour changed at trial {since}"
         facts.append(f"Only trials from {since} on are compared: {text}")
     if savings.num_baseline_trials:
-        trials = plural(savings.num_baseline_trials, "delivery", "deliveries")
+        trials = number_of(savings.num_baseline_trials, "delivery", "deliveries")
         facts.append(f"The default, {job.spec.default_batch_size}, has {trials}")
     if statistics.HasField("break_even_trial"):
         of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"

@@ -12,8 +12,23 @@ from typing import NamedTuple, TypeAlias
 from wattwise import v1
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
 from wattwise.presentation.quantities import energy_of, percent
-from wattwise.presentation.sentences import Answer, Total, change_now, main_quantity, since_trial, total_answer
-from wattwise.presentation.states import batch_size_in_use, listed_state, other_monitors, uncounted
+from wattwise.presentation.sentences import (
+    Answer,
+    Total,
+    change_now,
+    main_quantity,
+    number_of,
+    since_trial,
+    total_answer,
+)
+from wattwise.presentation.states import (
+    batch_size_in_use,
+    event_kind,
+    listed_state,
+    other_monitors,
+    uncounted,
+    warning_kind,
+)
 
 from wattwise_web import amounts
 from wattwise_web.amounts import Badge, Moment
@@ -525,9 +540,7 @@ def set_by_people(held: Sequence[Held]) -> SetByPeople | None:
 def job_warnings(job: v1.Job, details: v1.JobDetails) -> Warnings | None:
     """Returns the warnings of a job."""
     found = [("advice", details.advice)] if details.advice else []
-    found += [
-        (f"{amounts.warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings
-    ]
+    found += [(f"{warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings]
     if job.other_monitors:
         monitors = f"{monitor_text(job.monitor)} and {other_monitors(job)}"
         text = f"Trials measured energy with {monitors}: their costs cannot be compared. Use one job id per monitor."
@@ -537,7 +550,7 @@ def job_warnings(job: v1.Job, details: v1.JobDetails) -> Warnings | None:
 
 def job_sentence(found: Answer, running: int) -> Paragraph:
     """Returns what a launch costs, what was saved, what is used, what is next, and what runs."""
-    runs = f"{amounts.plural(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
+    runs = f"{number_of(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
     return Paragraph(" ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs))), "sentence")
 
 
@@ -560,7 +573,7 @@ def event_rows(events: Sequence[v1.Event]) -> list[EventRow]:
     return [
         EventRow(
             amounts.moment(event.time),
-            amounts.event_kind(event.kind),
+            event_kind(event.kind),
             event.job_id,
             event.trial_number if event.HasField("trial_number") else None,
             event.message,
@@ -662,7 +675,7 @@ def _saved(savings: v1.Savings, factors: v1.Factors) -> Saved:
             return Saved("not certain")
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             missing = savings.min_baseline_trials - savings.num_baseline_trials
-            needs = f"needs {amounts.plural(missing, 'run')} of the default"
+            needs = f"needs {number_of(missing, 'run')} of the default"
             return Saved(amounts.unknown(), amount=needs)
         case _:
             return Saved(amounts.unknown())

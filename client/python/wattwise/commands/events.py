@@ -10,6 +10,7 @@ from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain, print_json
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options
 from wattwise.presentation.quantities import moment, optional
+from wattwise.presentation.states import event_kind
 from wattwise.presentation.terminal import Column, numbers, print_text, times
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
@@ -78,15 +79,10 @@ def _print_sentences(events: Sequence[v1.Event], more: bool, *, one_job: bool) -
         print_text("Only the first events are shown; there are more.", _INDENT)
 
 
-def kind_name(event: v1.Event) -> str:
-    """Returns the kind of an event, such as "trial failed"; its number if it is newer than this client."""
-    return enum_name(v1.EventKind, event.kind)
-
-
 EVENT_COLUMNS: Sequence[Column[v1.Event]] = (
     times("time", lambda event: event.time),
     Column("job", lambda event: event.job_id, priority=1),
-    Column("kind", kind_name, priority=2),
+    Column("kind", lambda event: event_kind(event.kind), priority=2),
     numbers("trial", lambda event: optional(event, "trial_number"), priority=3),
     numbers("batch size", lambda event: optional(event, "batch_size"), priority=4),
     Column("token", lambda event: event.token_id, priority=6),

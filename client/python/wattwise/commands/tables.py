@@ -44,7 +44,7 @@ from wattwise.presentation.states import (
     target,
     target_text,
     trial_origin,
-    warning_name,
+    warning_kind,
     with_uncounted,
 )
 from wattwise.presentation.terminal import (
@@ -199,7 +199,7 @@ def _trial_notes(rows: Sequence[JobTrial], names: Sequence[str]) -> Iterable[str
     found: dict[str, set[int]] = {}
     for row in rows if "warnings" not in names else ():
         for warning in row.trial.warnings:
-            found.setdefault(warning_name(warning), set()).add(row.trial.id.trial_number)
+            found.setdefault(warning_kind(warning.reason), set()).add(row.trial.id.trial_number)
     for name, numbered in found.items():
         yield f"Warning: {name}, {'trial' if len(numbered) == 1 else 'trials'} {ranges(sorted(numbered))}."
 
@@ -322,7 +322,9 @@ TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
         order=_lease_end,
         priority=15,
     ),
-    Column("warnings", lambda row: ", ".join(map(warning_name, row.trial.warnings)), priority=11),
+    Column(
+        "warnings", lambda row: ", ".join(warning_kind(warning.reason) for warning in row.trial.warnings), priority=11
+    ),
 )
 """The columns of a list of a job's trials."""
 

@@ -215,9 +215,14 @@ def trial_origin(trial: v1.Trial) -> str:
     return f"{origin}, {enum_name(v1.PruningGtsRole, trial.pruning_gts.role)}"
 
 
-def warning_name(warning: v1.TrialWarning) -> str:
+def warning_kind(value: int) -> str:
     """Returns what a warning is about, such as "no energy"."""
-    return enum_name(v1.WarningReason, warning.reason)
+    return enum_name(v1.WarningReason, value)
+
+
+def event_kind(value: int) -> str:
+    """Returns the kind of an event, such as "trial failed"."""
+    return enum_name(v1.EventKind, value)
 
 
 def ranges(numbers: Iterable[int]) -> str:
