@@ -99,7 +99,7 @@ def replayed(runner: Runner) -> Outcome:
 
     async def replay() -> Outcome:
         try:
-            return await outcome_of(Replay(SCENARIO, runner, "test-conformance"))
+            return await outcome_of(Replay(SCENARIO, runner, "test-conformance").run())
         finally:
             await runner.close()
 

@@ -67,7 +67,7 @@ TrialSession::TrialSession(Client& client, const v1::JobSpec& spec, int fallback
     throw std::invalid_argument("the fallback " + std::to_string(fallback) + " is not one of the job's batch sizes");
   }
   request_trial(fallback, registered);
-  if (alone_) return;
+  if (alone()) return;
   interval_ = heartbeat_interval(trial_);
   thread_ = std::thread([this] {
     try {
@@ -117,7 +117,7 @@ std::optional<v1::Decision> TrialSession::decision() const {
 
 bool TrialSession::alone() const {
   const std::lock_guard lock(mutex_);
-  return alone_;
+  return state_.link == Link::kDetached;
 }
 
 v1::EndReason TrialSession::end_reason() const {
@@ -162,8 +162,12 @@ v1::Decision TrialSession::report(int epoch, double seconds, std::optional<doubl
   keep(result);
   const v1::Decision decision = decide_without_server(spec_, result);
   const std::lock_guard lock(mutex_);
-  if (!decision.stop_train() && outage && !alone_) throw Error(*outage);
-  if (decision.stop_train()) (alone_ ? decision_ : interim_) = decision;
+  const bool detached = state_.link == Link::kDetached;
+  if (!decision.stop_train() && outage && !detached) throw Error(*outage);
+  if (decision.stop_train()) {
+    (detached ? decision_ : interim_) = decision;
+    state_ = state_.after(Event::kClosed);
+  }
   return decision;
 }
 
@@ -171,6 +175,7 @@ void TrialSession::end(v1::EndReason reason) {
   const std::lock_guard ending(ending_);
   if (ended_ != v1::END_REASON_UNSPECIFIED) return;
   ended_ = reason;
+  note(Event::kClosed);
   stop_thread();
   if (const auto result = undelivered()) {
     try {
@@ -180,10 +185,9 @@ void TrialSession::end(v1::EndReason reason) {
     }
   }
   if (!alone()) {
-    if (stopped()) return;
     try {
-      client_.end_trial(trial_.id(), reason, kTimeout);
-      return;
+      if (!stopped()) client_.end_trial(trial_.id(), reason, kTimeout);
+      return note(Event::kDelivered);
     } catch (const Error& error) {
       if (stop_if_deleted(error)) return;
       if (!error.unknown_trial()) throw;
@@ -192,6 +196,7 @@ void TrialSession::end(v1::EndReason reason) {
   }
   client_.register_job(job_, kTimeout);
   client_.import_trial(import_request(reason), kTimeout);
+  note(Event::kDelivered);
 }
 
 v1::ImportTrialRequest TrialSession::import_request(v1::EndReason reason) const {
@@ -213,7 +218,7 @@ void TrialSession::keep_alive() {
   // How many streams in a row broke soon, which streams through some proxies always do.
   int broken = 0;
   std::unique_lock lock(mutex_);
-  while (!closed_ && !decision_ && !alone_) {
+  while (!closed_ && !decision_ && state_.link != Link::kDetached) {
     const auto start = Clock::now();
     lock.unlock();
     if (send_heartbeat() && !undelivered() && !alone() && listen()) ++broken;
@@ -223,7 +228,7 @@ void TrialSession::keep_alive() {
     // Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
     const bool soon = undelivered_ || lasted || broken == 1;
     changed_.wait_for(lock, jittered(soon ? std::min(interval_, kLongestPause) : interval_),
-                      [this] { return closed_ || decision_ || woken_ || alone_; });
+                      [this] { return closed_ || decision_ || woken_ || state_.link == Link::kDetached; });
     woken_ = false;
   }
 }
@@ -239,6 +244,7 @@ bool TrialSession::send_heartbeat() {
   } catch (const Error& error) {
     stop_if_deleted(error);
     forget_if_unknown(error);
+    if (error.server_away()) note(Event::kUnreachable);
     return !error.server_away();
   }
   return true;
@@ -331,7 +337,8 @@ bool TrialSession::forget_if_unknown(const Error& error) {
 void TrialSession::train_alone(const std::string& warning) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(alone_, true)) return;
+    if (state_.link == Link::kDetached) return;
+    state_ = state_.after(Event::kUnknown);
     undelivered_.reset();
     outage_.reset();
   }
@@ -353,7 +360,8 @@ void TrialSession::keep(const v1::TrainingResult& result) {
 void TrialSession::settle(const v1::TrainingResult& result, const std::optional<Error>& outage) {
   {
     const std::lock_guard lock(mutex_);
-    if (alone_) return;
+    if (outage) state_ = state_.after(Event::kUnreachable);
+    if (state_.link == Link::kDetached) return;
     if (undelivered_ && undelivered_->measurement().epoch() > result.measurement().epoch()) return;
     woken_ = outage && !undelivered_;
     undelivered_ = outage ? std::optional<v1::TrainingResult>(result) : std::nullopt;
@@ -376,10 +384,17 @@ void TrialSession::apply(const v1::Decision& decision) {
       if (warned_.insert(warning.reason()).second) messages.push_back(warning.message());
     }
     if (decision.stop_train() && !decision_) decision_ = decision;
+    const bool deleted = decision.end_reason() == v1::END_REASON_JOB_DELETED;
+    state_ = state_.after(deleted ? Event::kDeleted : decision.stop_train() ? Event::kStopped : Event::kAnswered);
     interval_ = heartbeat_interval(decision);
   }
   changed_.notify_all();
   for (const auto& message : messages) client_.warn(message);
+}
+
+void TrialSession::note(Event event) {
+  const std::lock_guard lock(mutex_);
+  state_ = state_.after(event);
 }
 
 void TrialSession::stop_thread() {

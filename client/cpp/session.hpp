@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "state.hpp"
 #include "wattwise.hpp"
 
 namespace wattwise {
@@ -69,6 +70,7 @@ class TrialSession {
   void train_alone(const std::string& warning);
   void keep(const v1::TrainingResult& result);
   void apply(const v1::Decision& decision);
+  void note(Event event);
   void stop_thread();
   void settle(const v1::TrainingResult& result, const std::optional<Error>& outage);
   std::optional<v1::TrainingResult> undelivered() const;
@@ -87,7 +89,7 @@ class TrialSession {
   std::optional<v1::Decision> decision_;
   // The session's own decision to stop during an outage.
   std::optional<v1::Decision> interim_;
-  bool alone_ = false;
+  TrialState state_;
   std::vector<v1::Measurement> measurements_;
   v1::Monitor monitor_;
   std::set<int> warned_;
@@ -97,6 +99,7 @@ class TrialSession {
   // The time between heartbeats, as the server's newest answer says.
   std::chrono::duration<double> interval_{};
   bool woken_ = false;
+  // Whether the thread has to end.
   bool closed_ = false;
   // The open stream, so that another thread can cancel it.
   grpc::ClientContext* stream_ = nullptr;

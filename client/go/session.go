@@ -48,17 +48,14 @@ type TrialSession struct {
 	wake      chan struct{}
 
 	mutex sync.Mutex
-	// The decision to stop: the server's, or this session's own if it trains without the server.
+	state TrialState
+	// The decision to stop. The server's replaces this session's own, unless the session is detached.
 	decision *v1.Decision
-	// The session's own decision to stop during an outage.
-	interim *v1.Decision
 	// The newest report that could not be delivered, and why.
 	undelivered *v1.TrainingResult
 	outage      error
 	// The time between heartbeats, as the server's newest answer says.
-	interval time.Duration
-	// Whether the session trains without the server, which does not know the trial. End then imports it.
-	alone        bool
+	interval     time.Duration
 	measurements []*v1.Measurement
 	// The reason of the first End.
 	ended  v1.EndReason
@@ -123,7 +120,7 @@ func (c *Client) launch(ctx context.Context, spec *v1.JobSpec, fallback int, reg
 	session := &TrialSession{
 		client: c, job: spec, spec: spec, launchID: NewID(), start: time.Now(),
 		cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), wake: make(chan struct{}, 1),
-		warned: map[v1.WarningReason]bool{},
+		state: TrialState{Tracked, Running}, warned: map[v1.WarningReason]bool{},
 	}
 	err := session.request(ctx, register)
 	switch {
@@ -228,6 +225,7 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 	if s.ended == v1.EndReason_END_REASON_UNSPECIFIED {
 		s.ended = reason
 	}
+	s.state = s.state.After(Closed)
 	s.mutex.Unlock()
 	s.cancel()
 	<-s.done
@@ -240,12 +238,14 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 		}
 	}
 	if !s.isAlone() {
-		select {
-		case <-s.stopped:
+		if s.isStopped() {
+			s.note(Delivered)
 			return nil
-		default:
 		}
 		_, err := s.client.EndTrial(ctx, s.Trial.Id, reason)
+		if err == nil {
+			s.note(Delivered)
+		}
 		if s.stopIfDeleted(err) {
 			return nil
 		}
@@ -257,8 +257,11 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 	if _, err := s.client.RegisterJob(ctx, s.job); err != nil {
 		return err
 	}
-	_, err := s.client.ImportTrial(ctx, s.ImportRequest(reason))
-	return err
+	if _, err := s.client.ImportTrial(ctx, s.ImportRequest(reason)); err != nil {
+		return err
+	}
+	s.note(Delivered)
+	return nil
 }
 
 // ImportRequest returns the trial with all its measurements as a request of ImportTrial. Store it if the server is still
@@ -315,6 +318,9 @@ func (s *TrialSession) sendHeartbeat(ctx context.Context) bool {
 	s.apply(decision)
 	s.stopIfDeleted(err)
 	s.forgetIfUnknown(err)
+	if ServerAway(err) {
+		s.note(Unreachable)
+	}
 	return !ServerAway(err)
 }
 
@@ -375,7 +381,10 @@ func (s *TrialSession) deliver(ctx context.Context, result *v1.TrainingResult) (
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.alone || s.undelivered != nil && s.undelivered.Measurement.Epoch > result.Measurement.Epoch {
+	if ServerAway(err) {
+		s.state = s.state.After(Unreachable)
+	}
+	if s.state.Link == Detached || s.undelivered != nil && s.undelivered.Measurement.Epoch > result.Measurement.Epoch {
 		return decision, err
 	}
 	if err != nil && (ServerAway(err) || ctx.Err() != nil) {
@@ -390,8 +399,11 @@ func (s *TrialSession) deliver(ctx context.Context, result *v1.TrainingResult) (
 func (s *TrialSession) answerLocally(result *v1.TrainingResult) (*v1.Decision, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.decision != nil || s.undelivered == nil {
+	if s.isStopped() {
 		return s.decision, nil
+	}
+	if s.undelivered == nil {
+		return nil, nil
 	}
 	s.undelivered = result
 	return nil, s.outage
@@ -427,27 +439,54 @@ func (s *TrialSession) heartbeatInterval() time.Duration {
 	return s.interval
 }
 
-func (s *TrialSession) isAlone() bool {
+// State returns the link to the server and the progress of the trial.
+func (s *TrialSession) State() TrialState {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.alone
+	return s.state
+}
+
+func (s *TrialSession) note(event Event) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.state = s.state.After(event)
+}
+
+// isAlone reports whether the session trains without the server, which does not know the trial. End then imports it.
+func (s *TrialSession) isAlone() bool {
+	return s.State().Link == Detached
+}
+
+// isStopped reports whether the decision to stop is final.
+func (s *TrialSession) isStopped() bool {
+	select {
+	case <-s.stopped:
+		return true
+	default:
+		return false
+	}
 }
 
 // stop returns the decision to stop; nil if there was none.
 func (s *TrialSession) stop() *v1.Decision {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.decision != nil {
-		return s.decision
-	}
-	return s.interim
+	return s.decision
 }
 
 func (s *TrialSession) apply(decision *v1.Decision) {
 	s.mutex.Lock()
-	if decision.GetStopTrain() && s.decision == nil {
+	if decision.GetStopTrain() && !s.isStopped() {
 		s.decision = decision
 		close(s.stopped)
+	}
+	switch {
+	case decision.GetEndReason() == v1.EndReason_END_REASON_JOB_DELETED:
+		s.state = s.state.After(Deleted)
+	case decision.GetStopTrain():
+		s.state = s.state.After(Stopped)
+	case decision != nil:
+		s.state = s.state.After(Answered)
 	}
 	if decision != nil {
 		s.interval = heartbeatInterval(decision.HeartbeatInterval)
@@ -485,8 +524,9 @@ func (s *TrialSession) forgetIfUnknown(err error) bool {
 
 func (s *TrialSession) trainAlone(warning string) {
 	s.mutex.Lock()
-	first := !s.alone
-	s.alone, s.undelivered, s.outage = true, nil, nil
+	first := s.state.Link != Detached
+	s.state = s.state.After(Unknown)
+	s.undelivered, s.outage = nil, nil
 	s.mutex.Unlock()
 	if first {
 		s.client.warn(warning)
@@ -499,14 +539,19 @@ func (s *TrialSession) decideWithoutServer(result *v1.TrainingResult, outage err
 	decision := decide(s.spec, result)
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	switch {
-	case !decision.StopTrain && !s.alone:
+	detached := s.state.Link == Detached
+	if !decision.StopTrain {
+		if detached {
+			return decision, nil
+		}
 		return nil, outage
-	case decision.StopTrain && !s.alone:
-		s.interim = decision
-	case decision.StopTrain && s.decision == nil:
+	}
+	s.state = s.state.After(Closed)
+	if !s.isStopped() {
 		s.decision = decision
-		close(s.stopped)
+		if detached {
+			close(s.stopped)
+		}
 	}
 	return decision, nil
 }

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--runner", type=Path, help="replay through this runner alone, without altered tables")
     parser.add_argument("--server", help="address of a running server; default: a new server")
     args = parser.parse_args()
-    tables = sorted((ROOT / "tests" / "scenarios").glob("*.yaml"))
+    tables = sorted((ROOT / "tests" / "scenarios").rglob("*.yaml"))
     known = [(table.name, scenario["name"]) for table in tables for scenario in yaml.safe_load(table.read_text())]
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

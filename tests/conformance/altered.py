@@ -51,6 +51,11 @@ def _choices(contents: dict[str, Any]) -> dict[str, dict[Scenario, Change]]:
 
 def _changes(scenario: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     """All possible alterations of a scenario, with their kinds."""
+    if "state" in scenario:
+        for event in scenario["then"]:
+            yield f"state after {event}", lambda s, event=event: _alter(s["then"], event)  # type: ignore[misc]
+        yield "unknown key of a scenario", lambda s: s.__setitem__("dance", {})
+        return
     if "walk" in scenario:
         yield "batch size of a walk", lambda s: s["walk"][-1].__setitem__(0, s["walk"][-1][0] + 1)
         if _bounded(scenario["walk"]):

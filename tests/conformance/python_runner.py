@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from wattwise import Client, GpuGroup, JobSpec, v1
 from wattwise.errors import WattwiseError
+from wattwise.training.state import Event, Link, Progress, TrialState
 
 
 class Calls:
@@ -48,6 +49,10 @@ class Calls:
 
     def make(self, call: str, request: dict[str, Any], stream: int) -> Any:
         """Makes a call and returns the JSON of its answer."""
+        if call == "state.after":
+            link, progress = request["state"].split()
+            after = TrialState(Link(link), Progress(progress)).after(Event(request["event"]))
+            return f"{after.link.value} {after.progress.value}"
         if call.startswith("stream."):
             return self._on_stream(call, request, stream)
         return MessageToDict(self._methods[call](ParseDict(request, getattr(v1, f"{call}Request")())))

@@ -103,7 +103,7 @@ class Replay:
         Raises:
             MismatchError: at the first difference.
         """
-        _check_keys(self._scenario, _SCENARIO_KEYS)
+        check_keys(self._scenario, _SCENARIO_KEYS)
         try:
             await self._server.call("RegisterJob", v1.RegisterJobRequest(job=self._spec))
             for number, line in enumerate(self._scenario.get("walk", ()), start=1):
@@ -125,7 +125,7 @@ class Replay:
 
     async def _replay_step(self, number: int, step: Mapping[str, Any]) -> None:
         (name,) = step.keys() - _EXPECTATIONS
-        _check_keys(step[name], _ARGUMENTS.get(name, step[name].keys()))
+        check_keys(step[name], _ARGUMENTS.get(name, step[name].keys()))
         step_method = getattr(self, f"_do_{name}", self._do_unknown)
         try:
             await self._call_and_compare(step_method(self._arguments(name, step)), step)
@@ -326,7 +326,7 @@ class Replay:
             raise MismatchError(f"no message within {TIMEOUT:g} s") from None
 
 
-def _check_keys(node: Mapping[str, Any], known: Collection[str]) -> None:
+def check_keys(node: Mapping[str, Any], known: Collection[str]) -> None:
     """Refuses unknown keys, which must not be ignored."""
     if unknown := node.keys() - known:
         raise MismatchError(f"unknown to this runner: {', '.join(sorted(unknown))}")

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 from wattwise import v1
 
-from tests.conformance.refusal import MismatchError, Refused
-from tests.conformance.replay import Replay
+from tests.conformance.refusal import MismatchError, Refused, compare
+from tests.conformance.replay import Replay, check_keys
 
 LIMIT = 60.0
 """Seconds that a call may take with all its retries."""
@@ -213,16 +213,31 @@ async def replay_tables(language: str, runner: Runner, tables: Sequence[Path]) -
     outcomes = {}
     for table in tables:
         for number, scenario in enumerate(yaml.safe_load(table.read_text())):
-            replay = Replay(scenario, runner, f"{run_id}-{table.stem}-{number}")
+            if "state" in scenario:
+                replay = replay_states(scenario, runner)
+            else:
+                replay = Replay(scenario, runner, f"{run_id}-{table.stem}-{number}").run()
             outcomes[table.name, scenario["name"]] = await outcome_of(replay)
     await runner.close()
     return outcomes
 
 
-async def outcome_of(replay: Replay) -> Outcome:
-    """Replays one scenario."""
+async def replay_states(scenario: Mapping[str, Any], runner: Runner) -> None:
+    """Compares the state after each event with the table of a trial's states.
+
+    Raises:
+        MismatchError: at the first difference.
+    """
+    check_keys(scenario, {"name", "state", "then"})
+    for event, expected in scenario["then"].items():
+        observed = await runner.ask("state.after", request={"state": scenario["state"], "event": event})
+        compare(f"the state after {event}", observed, expected)
+
+
+async def outcome_of(replay: Coroutine[Any, Any, None]) -> Outcome:
+    """Awaits the replay of a scenario."""
     try:
-        await replay.run()
+        await replay
     except UnsupportedError as error:
         return Outcome("left out", str(error))
     except MismatchError as mismatch:

@@ -1,6 +1,10 @@
 #include "calls.hpp"
 
-#include <utility>
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "state.hpp"
 
 namespace {
 
@@ -32,6 +36,32 @@ Response with(const v1::Job& job) {
   Response response;
   *response.mutable_job() = job;
   return response;
+}
+
+// Names as in the behaviour tables, in the order of the enums.
+const std::vector<std::string> kLinks = {"tracked", "away", "detached"};
+const std::vector<std::string> kProgresses = {"running", "decided", "ended", "settled"};
+const std::vector<std::string> kEvents = {"answered", "stopped", "deleted", "unreachable", "unknown", "closed", "delivered"};
+
+template <class Enum>
+Enum value_of(const std::vector<std::string>& names, const std::string& name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) throw std::runtime_error(name + " is unknown to this runner");
+  return static_cast<Enum>(found - names.begin());
+}
+
+// The state of a trial after an event.
+std::string state_after(const std::string& json) {
+  const auto request = from_json<google::protobuf::Struct>(json);
+  std::istringstream state(request.fields().at("state").string_value());
+  std::string link;
+  std::string progress;
+  state >> link >> progress;
+  const wattwise::TrialState before{value_of<wattwise::Link>(kLinks, link),
+                                    value_of<wattwise::Progress>(kProgresses, progress)};
+  const std::string& event = request.fields().at("event").string_value();
+  const wattwise::TrialState after = before.after(value_of<wattwise::Event>(kEvents, event));
+  return "\"" + kLinks[static_cast<int>(after.link)] + " " + kProgresses[static_cast<int>(after.progress)] + "\"";
 }
 
 }  // namespace
@@ -128,6 +158,7 @@ Calls::Calls(wattwise::Client& client) : client_(client) {
 }
 
 std::string Calls::make(const std::string& call, int stream, const std::string& request) {
+  if (call == "state.after") return state_after(request);
   if (call.rfind("stream.", 0) == 0) return on_stream(call, stream, request);
   const auto found = unary_.find(call);
   if (found == unary_.end()) throw std::runtime_error(call + " is unknown to this runner");

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
 #include "wattwise.hpp"

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <google/protobuf/struct.pb.h>
 #include <google/rpc/code.pb.h>
 
 #include "calls.hpp"

@@ -7,6 +7,7 @@ import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
 import type { ResultStream } from "../src/index.js";
 import { Client, WattwiseError } from "../src/index.js";
+import { after, type Link, type Progress, type TrialEvent } from "../src/state.js";
 import { StreamResultsRequest } from "../src/stubs/wattwise/v1/batch_size_optimizer.js";
 import { unaryCalls } from "./calls.js";
 import { fromJson, toJson } from "./json.js";
@@ -36,9 +37,11 @@ client.close();
 /** Makes a call. An error that is not one of the client ends the program. */
 async function observe({ call, stream, request }: Call): Promise<object> {
   try {
-    const answer = call.startsWith("stream.")
-      ? await onStream(call, stream, request)
-      : await unary[call]!(fromJson(request));
+    if (call === "state.after") {
+      return { answer: stateAfter(request as { state: string; event: TrialEvent }) };
+    }
+    const streams = call.startsWith("stream.");
+    const answer = await (streams ? onStream(call, stream, request) : unary[call]!(fromJson(request)));
     return { answer: toJson(answer) };
   } catch (error) {
     if (!(error instanceof WattwiseError)) {
@@ -80,4 +83,10 @@ async function onStream(call: string, number: number, request: unknown): Promise
     default:
       throw new Error(`${call} is unknown to this runner`);
   }
+}
+
+function stateAfter({ state, event }: { state: string; event: TrialEvent }): string {
+  const [link, progress] = state.split(" ") as [Link, Progress];
+  const next = after({ link, progress }, event);
+  return `${next.link} ${next.progress}`;
 }

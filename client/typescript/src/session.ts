@@ -22,6 +22,7 @@ import {
   WattwiseError,
 } from "./errors.js";
 import { checkNumbers, type ResultStream } from "./results.js";
+import { after, Link, Progress, TrialEvent, type TrialState } from "./state.js";
 import type { Duration } from "./stubs/google/protobuf/duration.js";
 import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import { Direction, type JobSpec } from "./stubs/wattwise/v1/job.js";
@@ -113,11 +114,8 @@ export class TrialSession {
   /** Whether the stream before broke soon, as each does through some proxies. */
   #brokeSoon = false;
   #heartbeatRuns = false;
-  #closed = false;
+  #state: TrialState = { link: Link.Tracked, progress: Progress.Running };
   #decision: Decision | undefined;
-  /** Whether the server made the decision to stop. */
-  #decided = false;
-  #alone = false;
   readonly #job: JobSpec | undefined;
   #endReason: TrainerReason | undefined;
   readonly #measurements: Measurement[] = [];
@@ -157,7 +155,7 @@ export class TrialSession {
 
   /** Whether it trains without the server, which does not know the trial. `end` then imports it. */
   get alone(): boolean {
-    return this.#alone;
+    return this.#state.link === Link.Detached;
   }
 
   /**
@@ -197,20 +195,24 @@ export class TrialSession {
       await this.#redeliver(this.#undelivered);
     }
     this.close();
-    if (!this.#alone) {
+    if (!this.alone) {
       try {
-        return await this.#calls.endTrial(this.id, reason, remaining());
+        const trial = await this.#calls.endTrial(this.id, reason, remaining());
+        this.#note(TrialEvent.Delivered);
+        return trial;
       } catch (error) {
         if (this.#stopIfDeleted(error)) {
           return undefined;
         }
-        if (this.#decided || !this.#forgetIfUnknown(error)) {
+        if (!this.#forgetIfUnknown(error)) {
           throw error;
         }
       }
     }
     await this.#calls.registerJob(present(this.#job, "spec"), remaining());
-    return present((await this.#calls.importTrial(this.importRequest(reason), remaining())).trial, "trial");
+    const { trial } = await this.#calls.importTrial(this.importRequest(reason), remaining());
+    this.#note(TrialEvent.Delivered);
+    return present(trial, "trial");
   }
 
   /**
@@ -231,10 +233,10 @@ export class TrialSession {
 
   /** Lets the session decide alone from now on, and warns why. `Client` calls it for a fallback. */
   trainAlone(what: string, cause: unknown): void {
-    if (!this.#alone) {
-      this.#alone = true;
+    if (!this.alone) {
+      this.#note(TrialEvent.Unknown);
       [this.#undelivered, this.#outage] = [undefined, undefined];
-      clearInterval(this.#timer);
+      this.#stopHeartbeats();
       this.#stream?.close();
       this.#stream = undefined;
       warn(`${what}: ${(cause as Error).message}`);
@@ -243,8 +245,8 @@ export class TrialSession {
 
   /** Ends the session and its heartbeats without ending the trial. */
   close(): void {
-    this.#closed = true;
-    clearInterval(this.#timer);
+    this.#note(TrialEvent.Closed);
+    this.#stopHeartbeats();
     clearTimeout(this.#reopening);
     this.#stream?.close();
     this.#stream = undefined;
@@ -255,7 +257,7 @@ export class TrialSession {
     if (this.#decision?.stopTrain) {
       return this.#decision;
     }
-    if (this.#alone) {
+    if (this.alone) {
       this.#keep(result);
       return this.#decideWithoutServer(result);
     }
@@ -284,6 +286,7 @@ export class TrialSession {
       }
       const outage = asOutage(error);
       this.#keep(result);
+      this.#note(TrialEvent.Unreachable);
       [this.#undelivered, this.#outage] = [result, outage];
       void this.#waitForServer();
       return this.#decideWithoutServer(result, outage);
@@ -313,6 +316,7 @@ export class TrialSession {
     const endReason = targetReached ? EndReason.END_REASON_TARGET_REACHED : EndReason.END_REASON_MAX_EPOCHS;
     const lastEpoch = epochOf(result);
     this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, endReason, lastEpoch, message });
+    this.#note(TrialEvent.Closed);
     this.#stop.abort(this.#decision);
     return this.#decision;
   }
@@ -341,7 +345,7 @@ export class TrialSession {
   async #waitForServer(): Promise<void> {
     for (const pause of pauses()) {
       await sleep(pause, undefined, { ref: false });
-      if (this.#undelivered === undefined || this.#closed) {
+      if (this.#undelivered === undefined || this.#timer === undefined) {
         return;
       }
       await this.#redeliver(this.#undelivered);
@@ -383,7 +387,7 @@ export class TrialSession {
   }
 
   #openStream(): void {
-    if (this.#closed || this.#alone || this.#streamless || this.#stream !== undefined) {
+    if (this.#timer === undefined || this.#streamless || this.#stream !== undefined) {
       return;
     }
     const stream = this.#calls.streamResults();
@@ -430,7 +434,7 @@ export class TrialSession {
   /** Opens a stream again, perhaps to another server, before the next heartbeat. */
   #reopenSoon(lastedMs: number): void {
     const soon = lastedMs < REOPEN_MS;
-    if (!this.#closed && !this.#alone && !(soon && this.#brokeSoon)) {
+    if (this.#timer !== undefined && !(soon && this.#brokeSoon)) {
       this.#reopening = setTimeout(() => void this.#heartbeat(), Math.random() * REOPEN_MS);
       this.#reopening.unref();
     }
@@ -447,6 +451,11 @@ export class TrialSession {
       this.#timer = setInterval(() => void this.#heartbeat(), milliseconds);
       this.#timer.unref();
     }
+  }
+
+  #stopHeartbeats(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
   }
 
   async #heartbeat(): Promise<void> {
@@ -480,16 +489,25 @@ export class TrialSession {
   /** Trains alone if an error says that the server does not know the trial, and the session knows its job. */
   #forgetIfUnknown(error: unknown): boolean {
     const unknown = error instanceof TrialNotFoundError || error instanceof JobNotFoundError;
-    if (!unknown || this.spec === undefined || this.#decided) {
+    if (!unknown || this.spec === undefined || this.#isDecided()) {
       return false;
     }
     this.trainAlone("training continues without the server, which does not know the trial", error);
     return true;
   }
 
+  #note(event: TrialEvent): void {
+    this.#state = after(this.#state, event);
+  }
+
+  /** Whether the server has ended the trial, or knows how it ended. */
+  #isDecided(): boolean {
+    return this.#state.progress === Progress.Decided || this.#state.progress === Progress.Settled;
+  }
+
   #apply(decision: Decision): Decision {
     // A stop counts after close(), too: `end` learns of a deletion.
-    if (this.#decided || this.#alone || (this.#closed && !decision.stopTrain)) {
+    if (this.#isDecided() || this.alone || (this.#timer === undefined && !decision.stopTrain)) {
       return decision;
     }
     for (const { reason, message } of decision.warnings) {
@@ -502,12 +520,13 @@ export class TrialSession {
     }
     this.#decision = decision;
     if (decision.stopTrain) {
-      this.#decided = true;
+      const deleted = decision.endReason === EndReason.END_REASON_JOB_DELETED;
+      this.#note(deleted ? TrialEvent.Deleted : TrialEvent.Stopped);
       this.#stop.abort(decision);
-      this.#closed = true;
-      clearInterval(this.#timer);
+      this.#stopHeartbeats();
       this.#stream?.close();
     } else {
+      this.#note(TrialEvent.Answered);
       this.#beatEvery(decision.heartbeatInterval);
     }
     return decision;

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log"
 	"os"
@@ -111,6 +112,9 @@ func (r *runner) make(read call) (json.RawMessage, error) {
 	if onStream, ok := streamCalls[read.Call]; ok {
 		return onStream(r, read)
 	}
+	if read.Call == "state.after" {
+		return stateAfter(read.Request)
+	}
 	unary, ok := unaryCalls[read.Call]
 	if !ok {
 		log.Fatalf("%s is unknown to this runner", read.Call)
@@ -125,4 +129,18 @@ func encoded(message proto.Message, err error) (json.RawMessage, error) {
 		return nil, err
 	}
 	return protojson.Marshal(message)
+}
+
+// stateAfter returns the state of a trial after an event.
+func stateAfter(request []byte) (json.RawMessage, error) {
+	var read struct{ State, Event string }
+	var state wattwise.TrialState
+	if err := json.Unmarshal(request, &read); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Sscan(read.State, &state.Link, &state.Progress); err != nil {
+		return nil, err
+	}
+	state = state.After(wattwise.Event(read.Event))
+	return json.Marshal(fmt.Sprintf("%s %s", state.Link, state.Progress))
 }
