@@ -201,11 +201,6 @@ def _without_markup(text: str) -> str:
     return re.sub(r"\*(.+?)\*", r"\1", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text.replace("`", "")))
 
 
-def label(key: str, value: str) -> dict[str, str]:
-    """A label of a launch, with the address of its log if it is one."""
-    return {"key": key, "value": value, "url": web_url(value) if key == LOG_URL else "", "pair": f"{key}={value}"}
-
-
 def web_url(text: str) -> str:
     """A text that is an address of the web, so that it may become a link; empty for any other text."""
     try:

@@ -305,17 +305,7 @@ class Reader:
         bad_label = wanted.get("label", "") if not shown.label else ""
         found: list[Section | None] = [
             Head("Trials", crumbs=True, job_id=job_id),
-            TrialSearch(
-                job_id,
-                results,
-                shown.result,
-                sorted(job.spec.batch_sizes),
-                shown.batch_size,
-                shown.start,
-                "=".join(shown.label or ()) or bad_label,
-                bool(bad_label),
-                shown.parameters,
-            ),
+            TrialSearch(job_id, results, sorted(job.spec.batch_sizes), shown, bad_label),
         ]
         found += [
             Paragraph(f"There is no filter {name}={wanted[name]}. It is ignored now.", "fault")

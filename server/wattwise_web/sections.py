@@ -35,27 +35,18 @@ from wattwise_web.amounts import Badge, Moment
 from wattwise_web.charts import Chart
 from wattwise_web.facts import LOG_URL, Held, web_url
 from wattwise_web.savings import SavingsCard
+from wattwise_web.trial_filter import TrialFilter
 
 _SHOWN_RUNNING, _SHOWN_CHOICES = 6, 3
 
 
 @dataclass(frozen=True)
 class Head:
-    """The heading of a page.
-
-    Attributes:
-        title: the heading.
-        subject: the job whose id ends the heading, as a link; empty for none.
-        crumbs: whether a link to the list of jobs precedes the heading.
-        job_id: the job that follows this link; empty for none.
-        badge: the state of the subject of the page.
-        previous: the number of the trial before this one; None if there is none.
-        following: the number of the trial after this one; None if there is none.
-        style: "id" for an id, "sr" for a heading that only screen readers say.
-    """
+    """The heading of a page, with links to what contains its subject and to its neighbours."""
 
     title: str
     subject: str = ""
+    """The job that ends the heading, as a link."""
     crumbs: bool = False
     job_id: str = ""
     badge: Badge | None = None
@@ -66,16 +57,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or two, and a link to all of a list that does not match.
-
-    Attributes:
-        text: the sentences, with commands in backquotes.
-        style: "sentence", "note", "advice", "fault" or "empty".
-        id: of the element; empty for none.
-        path: the page of the link; empty for no link.
-        job_id: the job of the page of the link; empty for none.
-        link: the text of the link.
-    """
+    """Sentences with commands in backquotes, and a link if `link` has a text."""
 
     text: str
     style: str
@@ -94,15 +76,7 @@ class Warnings:
 
 @dataclass(frozen=True)
 class NextLaunch:
-    """What the next launch may get, and the trials that run now.
-
-    Attributes:
-        job_id: the job.
-        chooser: who chooses.
-        choices: the likeliest choices.
-        running: the running trials that are shown.
-        more_running: the number of other running trials.
-    """
+    """What the next launch may get, and the trials that run now."""
 
     job_id: str
     chooser: str
@@ -132,7 +106,7 @@ class Charts:
 
 
 class EventRow(NamedTuple):
-    """An event of a job; `trial` is None and `token` empty if it has none."""
+    """An event of a job."""
 
     time: Moment
     kind: str
@@ -144,14 +118,7 @@ class EventRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Events:
-    """A list of events.
-
-    Attributes:
-        events: the events.
-        job_id: the job whose page shows its newest events; empty if the list is the page.
-        with_job: whether each event names its job.
-        has_more: whether there are older events.
-    """
+    """A list of events: the newest ones of `job_id`, or a page of its own."""
 
     events: Sequence[EventRow]
     job_id: str = ""
@@ -169,30 +136,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial of a list; a text is a dash if nothing is known.
-
-    Attributes:
-        job: the job.
-        number: the number of the trial.
-        size: its batch size.
-        badge: its result.
-        struck: whether it does not count.
-        epochs: its epochs.
-        metric: its newest metric.
-        time: the time that it took.
-        energy: the energy that it took.
-        cost: its cost.
-        estimated: whether its energy is an estimate, wholly or in part.
-        computed: whether its cost is computed for another power limit.
-        started: when it started; None if that is unknown.
-        reported: when its newest report came; None before the first one.
-        silent_since: when it was last heard of, in nanoseconds since 1970.
-        lease: when its lease expires; None if it does not.
-        host: where it runs.
-        log: the address of its log; empty for none.
-        warned: whether it has a warning.
-        running: whether it runs.
-    """
+    """A trial of a list; a text is a dash if nothing is known."""
 
     job: str
     number: int
@@ -205,10 +149,13 @@ class TrialRow:
     energy: str
     cost: str
     estimated: bool
+    """Whether the energy is an estimate, wholly or in part."""
     computed: bool
+    """Whether the cost is computed for another power limit than the trial's."""
     started: Moment | None
     reported: Moment | None
     silent_since: int
+    """When it was last heard of, in nanoseconds since 1970."""
     lease: Moment | None
     host: str
     log: str
@@ -218,15 +165,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Trials:
-    """A table of trials.
-
-    Attributes:
-        caption: what the table has.
-        rows: the trials.
-        with_job: whether the trials are of several jobs; they run.
-        job_id: the job whose page shows its newest trials; empty if the table is the page.
-        total: the number of all trials of this job.
-    """
+    """A table of trials: the newest ones of the `total` of `job_id`, or a page of its own."""
 
     caption: str
     rows: Sequence[TrialRow]
@@ -246,25 +185,12 @@ class Pager:
 
 @dataclass(frozen=True)
 class Totals:
-    """The totals of all jobs.
-
-    Attributes:
-        running: the number of running trials.
-        deliveries: the number of deliveries.
-        spent: the energy that was spent, or the time if no energy was measured.
-        measured: whether `spent` is energy.
-        time: the time that was spent.
-        paid: the money that was spent; empty without prices.
-        per_model: the money that a model took; empty if that is unknown.
-        saved: what was saved or lost.
-        attention: the number of jobs that need attention.
-        factors: the operator's factors.
-        factor_source: where the factors are from.
-    """
+    """The totals of all jobs."""
 
     running: int
     deliveries: int
     spent: str
+    """Energy, or time if no energy was measured."""
     measured: bool
     time: str
     paid: str
@@ -312,24 +238,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job of a list.
-
-    Attributes:
-        id: the job.
-        badge: its state.
-        used: the batch size in use; None if none is left.
-        default: its default batch size.
-        now: what a model takes now.
-        change: by how much this differs from the default; empty if it does not.
-        running: the number of running trials.
-        trials: the number of trials.
-        deliveries: the number of deliveries.
-        saved: what it saved.
-        since: the first trial that the claim compares; empty for all trials.
-        estimated: whether its energies are estimates, wholly or in part.
-        activity: its last activity, or its registration.
-        active: whether it had any activity.
-    """
+    """A job of a list."""
 
     id: str
     badge: Badge
@@ -342,14 +251,16 @@ class JobRow:
     deliveries: int
     saved: Saved
     since: str
+    """The first trial that the claim compares; empty for all trials."""
     estimated: bool
     activity: Moment
+    """The registration if there was no activity since."""
     active: bool
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """A table of jobs, under a caption."""
+    """A table of jobs."""
 
     caption: str
     rows: Sequence[JobRow]
@@ -357,29 +268,14 @@ class Jobs:
 
 @dataclass(frozen=True)
 class TrialSearch:
-    """The filters of a list of trials.
-
-    Attributes:
-        job_id: the job.
-        results: the results to choose.
-        result: the result that is chosen; empty for all.
-        batch_sizes: the batch sizes to choose.
-        batch_size: the batch size that is chosen; 0 for all.
-        start: the largest trial number; 0 for all.
-        label: the label, as it was typed.
-        is_bad: whether the label is malformed.
-        parameters: the parameters of the files.
-    """
+    """The filters of a list of trials."""
 
     job_id: str
     results: Sequence[Choice]
-    result: str
     batch_sizes: Sequence[int]
-    batch_size: int
-    start: int
-    label: str
-    is_bad: bool
-    parameters: dict[str, str]
+    shown: TrialFilter
+    bad_label: str
+    """A malformed label, as it was typed."""
 
 
 @dataclass(frozen=True)
@@ -408,7 +304,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class EventSearch:
-    """The kinds of events to choose; `job_id` is empty for events of all jobs."""
+    """The kinds of events to choose, of a job or of all jobs."""
 
     job_id: str
     kind: str
@@ -426,16 +322,11 @@ class Reasons:
 
 
 class Label(NamedTuple):
-    """A label of a launch; `url` is empty if the label leads nowhere."""
+    """A label of a launch, and its value as an address if it is that of a log."""
 
     key: str
     value: str
     url: str
-
-    @property
-    def pair(self) -> str:
-        """The label as a filter."""
-        return f"{self.key}={self.value}"
 
 
 @dataclass(frozen=True)
@@ -468,7 +359,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Beside:
-    """Two sections beside each other, or one of them; the style is "answer" or "columns"."""
+    """Sections beside each other; the style is "answer" or "columns"."""
 
     style: str
     sections: Sequence[Section | None]
@@ -505,20 +396,13 @@ Section: TypeAlias = (
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
-
-    Attributes:
-        title: the title of its window.
-        info: what the server says about itself.
-        sections: its sections, from top to bottom; None for sections without anything to show.
-        job_id: the only job whose changes concern it; empty for all jobs.
-        is_live: whether it follows changes.
-    """
+    """A page: its sections from top to bottom, without those that are None."""
 
     title: str
     info: v1.GetServerInfoResponse
     sections: Sequence[Section | None]
     job_id: str = ""
+    """The only job whose changes concern the page; empty for all jobs."""
     is_live: bool = True
 
     @property

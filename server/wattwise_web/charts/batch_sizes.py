@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.presentation.quantities import PLUS_MINUS, percent, step_energy
@@ -10,7 +12,6 @@ from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import may_be_chosen, status_name
 
 from wattwise_web.amounts import JOULES, cost, energy, number, step_time
-from wattwise_web.batch_sizes import Belief, beliefs
 from wattwise_web.charts.marks import (
     Cell,
     Chart,
@@ -31,6 +32,14 @@ from wattwise_web.charts.marks import (
     batch_palette,
     page,
 )
+
+
+class Belief(NamedTuple):
+    """The expected cost of a model with a batch size, and its standard deviation, in joules; None if unknown."""
+
+    mean: float | None = None
+    deviation: float | None = None
+
 
 _FAR = 10
 """A batch size whose expected cost is that many times the least one need not fit into the chart."""
@@ -62,7 +71,7 @@ def expected_costs(
     """
     states = details.batch_size_states
     chances = {choice.batch_size: choice.probability for choice in preview}
-    known = beliefs(details)
+    known = {state.batch_size: _belief(state) for state in states}
     means = [belief.mean for belief in known.values() if belief.mean is not None]
     if not means and not job.num_trials and all(may_be_chosen(state) and not state.pinned for state in states):
         return None
@@ -106,6 +115,13 @@ def expected_costs(
         caption += " A grey arrow: it goes on above the chart; the table has all values."
     x, y = batch_axis(job.spec.batch_sizes), amount_axis("expected cost", (), high=_HEADROOM * ceiling)
     return Chart(name, title, columns, rows, Drawing(x, y, marks, batch_palette(job.spec.batch_sizes)), caption)
+
+
+def _belief(state: v1.BatchSizeState) -> Belief:
+    if not (state.HasField("expected_cost") and math.isfinite(state.expected_cost)):
+        return Belief()
+    known = state.HasField("expected_cost_deviation") and math.isfinite(state.expected_cost_deviation)
+    return Belief(state.expected_cost, state.expected_cost_deviation if known else None)
 
 
 def _top(belief: Belief) -> float:

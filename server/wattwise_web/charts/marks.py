@@ -47,31 +47,25 @@ class Look(IntEnum):
 
 
 class Point(NamedTuple):
-    """A position in a chart, and what it says.
-
-    Attributes:
-        x: a number, or a name if the axis has names.
-        y: the value; None makes a gap in a line.
-        series: its series, which has a color and a symbol; empty for none.
-        look: how it is drawn.
-        low: the lower end of its range; None if there is none.
-        high: the upper end of its range; None if there is none.
-        date: when it happened, in seconds since 1970; None if that is unknown.
-        line: tells several lines of a series apart.
-        texts: the texts of its tooltip that do not follow from its position.
-        target: the end of the address that it leads to; empty if that is `x`.
-    """
+    """A position in a chart, and what it says."""
 
     x: float | str
+    """A number, or a name of the axis."""
     y: float | None
+    """None makes a gap in a line."""
     series: str = ""
+    """What gives it its color and its symbol; empty for none."""
     look: Look = Look.FILLED
     low: float | None = None
     high: float | None = None
     date: int | None = None
+    """Seconds since 1970; None if they are unknown."""
     line: int | None = None
+    """Tells several lines of a series apart."""
     texts: Sequence[str] = ()
+    """The texts of its tooltip that do not follow from its position."""
     target: str = ""
+    """The end of the address that it leads to; empty if that is `x`."""
 
 
 class Source(Enum):
@@ -93,42 +87,28 @@ class Tip(NamedTuple):
 
 @dataclass(frozen=True)
 class Dots:
-    """Symbols with their ranges; points above the chart are at its upper edge.
-
-    Attributes:
-        points: the points.
-        tips: the lines of their tooltips.
-        address: the address to which points lead, without its end; empty for none.
-        size: the area of a symbol, in square pixels.
-        range_width: the width of the ranges, in pixels.
-        range_opacity: the opacity of the ranges.
-    """
+    """Symbols with their ranges; points above the chart are at its upper edge."""
 
     points: Sequence[Point]
     tips: Sequence[Tip] = ()
     address: str = ""
+    """The address to which points lead, without its end; empty for none."""
     size: int = 90
+    """The area of a symbol, in square pixels."""
     range_width: float = 2.0
     range_opacity: float = 1.0
 
 
 @dataclass(frozen=True)
 class Lines:
-    """One line for each series, or for each line of a series.
-
-    Attributes:
-        points: the points, in their order along each line.
-        along: whether the lines follow the values, or the lower ends of the ranges.
-        width: the width, in pixels.
-        dash: the lengths of dashes and gaps; empty for a solid line.
-        color: the color of points without a series.
-    """
+    """A line for each series, along the values or the lower ends of the ranges."""
 
     points: Sequence[Point]
     along: Literal["y", "low"] = "y"
     width: float = 1.8
     dash: Sequence[int] = ()
     color: str = ""
+    """The color of points without a series."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +120,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars from zero, with the lines of their tooltips."""
+    """Bars from zero."""
 
     points: Sequence[Point]
     tips: Sequence[Tip] = ()
@@ -148,25 +128,17 @@ class Bars:
 
 @dataclass(frozen=True)
 class Rule:
-    """A line across the whole chart.
-
-    Attributes:
-        axis: the axis on which its position is.
-        at: its position.
-        dash: the lengths of dashes and gaps; empty for a solid line.
-        text: what it means.
-        title: the name of the text in the tooltip; empty for no tooltip.
-        in_legend: whether the legend has the text.
-        date: its position on an axis of dates, in seconds since 1970.
-    """
+    """A line across the whole chart, at a position on one axis."""
 
     axis: Literal["x", "y"]
     at: float
     dash: Sequence[int] = ()
     text: str = ""
     title: str = ""
+    """The name of the text in the tooltip; empty for no tooltip."""
     in_legend: bool = False
     date: int | None = None
+    """The position on an axis of dates, in seconds since 1970."""
 
 
 class Label(NamedTuple):
@@ -197,13 +169,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A horizontal axis of numbers, as far as the marks reach.
-
-    Attributes:
-        title: what it shows.
-        ticks: where it has labels; empty for the usual positions.
-        unit: the unit of its labels; empty for none.
-    """
+    """A horizontal axis of numbers, as far as the marks reach; without ticks, the browser chooses them."""
 
     title: str
     ticks: Sequence[int] = ()
@@ -212,15 +178,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Amounts:
-    """A vertical axis of amounts in one unit.
-
-    Attributes:
-        title: what it shows.
-        low: where it begins.
-        high: where it ends.
-        factor: the size of the unit.
-        unit: the unit of its labels; empty for none.
-    """
+    """A vertical axis of amounts in one unit, of the size `factor`."""
 
     title: str
     low: float
@@ -231,32 +189,18 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Palette:
-    """The looks of the series of a chart.
-
-    Attributes:
-        title: what a series is.
-        looks: the color and the symbol of each series.
-        shown: the series that the legend has; empty for no legend.
-        columns: the columns of the legend; None for as many as fit.
-    """
+    """The color and the symbol of each series, and the series that the legend has."""
 
     title: str
     looks: dict[str, tuple[str, str]]
     shown: Sequence[str] = ()
     columns: int | None = None
+    """The columns of the legend; None for as many as fit."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Marks on two axes; later marks are above earlier ones.
-
-    Attributes:
-        x: the horizontal axis.
-        y: the vertical axis.
-        marks: the marks.
-        palette: the looks of their series.
-        height: the height, in pixels.
-    """
+    """Marks on two axes; later marks are above earlier ones. The height is in pixels."""
 
     x: Names | Numbers
     y: Amounts
@@ -277,12 +221,7 @@ class Drawing:
 
 
 class Link(NamedTuple):
-    """A cell that leads to another page.
-
-    Attributes:
-        text: the text of the cell.
-        href: the page's path and query, relative to this page's.
-    """
+    """A cell that leads to another page, whose address is relative to this page's."""
 
     text: str
     href: str
@@ -293,31 +232,22 @@ Cell: TypeAlias = str | Link
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing and a table of its data.
-
-    Attributes:
-        name: the name of its element, such as "cost".
-        title: the heading.
-        columns: the headings of the table.
-        rows: the cells of the table, the newest first.
-        drawing: the drawing; None if there is nothing to draw.
-        caption: what the drawing shows, in a sentence or two.
-        empty: why there is nothing to draw.
-        wide: whether the chart is as wide as the page.
-        struck: the indexes of rows that are struck through.
-        more_rows: the number of older rows that the table leaves out.
-    """
+    """A drawing and a table of its data, the newest row first."""
 
     name: str
+    """The name of its element, such as "cost"."""
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     drawing: Drawing | None = None
     caption: str = ""
     empty: str = ""
+    """Why there is nothing to draw."""
     wide: bool = False
     struck: frozenset[int] = frozenset()
+    """The indexes of rows that are struck through."""
     more_rows: int = 0
+    """The number of older rows that the table leaves out."""
 
 
 def batch_palette(sizes: Iterable[int], shown: Iterable[int] = ()) -> Palette:
