@@ -143,7 +143,7 @@ class Reader:
         return await self.client(visitor).send(request)
 
     async def jobs(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/`."""
+        """Returns `/`."""
         search, after = wanted.get("q", "")[:MAX_ID_LENGTH], wanted.get("after", "")
         state = wanted.get("state", "")
         order = wanted.get("order", "attention")
@@ -172,20 +172,12 @@ class Reader:
         ]
         filtered = bool(search or state)
         if totals.totals.num_jobs or filtered:
-            states = [
-                Choice(word, _query(kept | {"state": name}), state == name) for name, word in _STATE_WORDS.items()
-            ]
-            orders = [
-                Choice(word, _query(kept | {"order": name}), order == name) for name, word in _ORDER_WORDS.items()
-            ]
-            found.append(JobSearch(search, state, order, states, orders))
+            states = _choices(_STATE_WORDS, "state", state, kept)
+            found.append(JobSearch(search, state, order, states, _choices(_ORDER_WORDS, "order", order, kept)))
             if listed.jobs:
                 caption = f"{number_of(listed.total_size, 'job')}{' match' if filtered else ''}"
-                following = _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None
-                found += [
-                    Jobs(caption, [sections.job_row(row, info.factors) for row in listed.jobs]),
-                    Pager("/", _query(kept) if after else None, following),
-                ]
+                rows = [sections.job_row(row, info.factors) for row in listed.jobs]
+                found += [Jobs(caption, rows), _pager("/", kept, wanted, listed.next_page_token)]
             else:
                 found.append(Paragraph("No job matches.", "empty", path="/", link="Show all jobs"))
         else:
@@ -193,7 +185,7 @@ class Reader:
         return Page("Jobs", info, found)
 
     async def job(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/job?id=`."""
+        """Returns `/job?id=`."""
         job_id = wanted.get("id", "")
         known = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = known.job
@@ -289,7 +281,7 @@ class Reader:
         return known
 
     async def trials(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/job/trials?id=`."""
+        """Returns `/job/trials?id=`."""
         job_id = wanted.get("id", "")
         answer = await self._call(visitor, v1.GetJobRequest(job_id=job_id))
         job: v1.Job = answer.job
@@ -298,10 +290,7 @@ class Reader:
         info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         kept = {"id": job_id} | shown.parameters
         last = listed.trials[-1].id.trial_number if listed.trials else 0
-        results = [
-            Choice(word, _query(kept | {"result": name, "from": ""}), shown.result == name)
-            for name, word in RESULT_WORDS.items()
-        ]
+        results = _choices(RESULT_WORDS, "result", shown.result, kept | {"from": ""})
         bad_label = wanted.get("label", "") if not shown.label else ""
         found: list[Section | None] = [
             Head("Trials", crumbs=True, job_id=job_id),
@@ -334,7 +323,7 @@ class Reader:
         return Page(f"Trials of {job_id}", info, found, job_id)
 
     async def compare(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/compare?a=&b=`."""
+        """Returns `/compare?a=&b=`."""
         first, second = wanted.get("a", ""), wanted.get("b", "")[:MAX_ID_LENGTH]
         answer = await self._call(visitor, v1.GetJobRequest(job_id=first))
         one: v1.GetJobResponse = answer
@@ -424,7 +413,7 @@ class Reader:
         return [measurement async for measurement in measurements]
 
     async def trial(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/trial?job=&number=`."""
+        """Returns `/trial?job=&number=`."""
         job_id, trial_number = wanted.get("job", ""), whole(wanted.get("number", ""))
         info, known, found, measurements = await asyncio.gather(
             self.info(visitor),
@@ -464,7 +453,7 @@ class Reader:
         )
 
     async def running(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/running`."""
+        """Returns `/running`."""
         request = v1.ListTrialsRequest(
             job_id_prefix="",
             page_size=200,
@@ -474,14 +463,13 @@ class Reader:
         )
         info, listed = await asyncio.gather(self.info(visitor), self._call(visitor, request))
         rows = sorted((sections.trial_row(None, trial) for trial in listed.trials), key=lambda row: row.silent_since)
-        first = "" if wanted.get("after") else None
-        following = _query({"after": listed.next_page_token}) if listed.next_page_token else None
-        part = "of this page " if following or first is not None else ""
+        pager = _pager("/running", {}, wanted, listed.next_page_token)
+        part = "" if pager.first is None and pager.next is None else "of this page "
         number = number_of(listed.total_size, "running trial")
         text = f"{number}. First come those {part}whose last report is the oldest."
         found: list[Section | None] = [Head("Running"), Paragraph(text, "sentence")]
         if rows:
-            found += [Trials("Running trials", rows, with_job=True), Pager("/running", first, following)]
+            found += [Trials("Running trials", rows, with_job=True), pager]
         else:
             text = (
                 "No trial is running. One appears here when a launch asks for a batch size, until it ends or its "
@@ -491,7 +479,7 @@ class Reader:
         return Page("Running", info, found)
 
     async def events(self, visitor: Visitor, wanted: Parameters) -> Page:
-        """`/events`."""
+        """Returns `/events`."""
         job_id, kind = wanted.get("job", ""), wanted.get("kind", "")
         value = v1.EventKind.Value(kind) if kind in v1.EventKind.keys() else v1.EVENT_KIND_UNSPECIFIED  # noqa: SIM118
         request = v1.ListEventsRequest(
@@ -505,11 +493,8 @@ class Reader:
             EventSearch(job_id, kind if value else "", kinds),
         ]
         if listed.events:
-            following = _query(kept | {"after": listed.next_page_token}) if listed.next_page_token else None
-            found += [
-                Events(sections.event_rows(listed.events), with_job=not job_id),
-                Pager("/events", _query(kept) if wanted.get("after") else None, following),
-            ]
+            rows = sections.event_rows(listed.events)
+            found += [Events(rows, with_job=not job_id), _pager("/events", kept, wanted, listed.next_page_token)]
         else:
             text = (
                 "No event matches. Events are what people changed and what the search found. What a trial reported is "
@@ -519,14 +504,14 @@ class Reader:
         return Page("Events", info, found, job_id)
 
     async def about(self, visitor: Visitor, _wanted: Parameters) -> Page:
-        """`/about`."""
+        """Returns `/about`."""
         info = await self.info(visitor, fresh=True)
         lines, started = savings.factor_lines(info.factors), amounts.moment(info.start_time)
         about = About(self.address, info, role_name(info.role), started, lines)
         return Page("About", info, [Head("About"), about], is_live=False)
 
     async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Page:
-        """`/glossary`."""
+        """Returns `/glossary`."""
         return Page("Glossary", await self.info(visitor), [Head("Glossary"), Terms(self._terms)], is_live=False)
 
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> AsyncIterator[JobTrial]:
@@ -561,6 +546,17 @@ def role_name(value: int) -> str:
 def _query(parameters: Mapping[str, str]) -> str:
     filled = {name: text for name, text in parameters.items() if text}
     return f"?{urlencode(filled)}" if filled else "?"
+
+
+def _pager(path: str, kept: Parameters, wanted: Parameters, following: str) -> Pager:
+    """Returns the links from a part of a list; `following` is the token of the next part."""
+    first = _query(kept) if wanted.get("after") else None
+    return Pager(path, first, _query({**kept, "after": following}) if following else None)
+
+
+def _choices(words: Mapping[str, str], name: str, current: str, kept: Parameters) -> list[Choice]:
+    """Returns the values of a parameter, which keep the other parameters."""
+    return [Choice(word, _query({**kept, name: value}), value == current) for value, word in words.items()]
 
 
 _STATE_WORDS = {
