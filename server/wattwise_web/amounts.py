@@ -25,7 +25,7 @@ _DASH = "–"
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands set apart: "1,240", "0.0312", "−3.1", "NaN", "∞"."""
+    """Returns a number with so many significant digits, thousands set apart: "1,240", "0.0312", "−3.1", "NaN", "∞"."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -44,23 +44,23 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def metric(value: float) -> str:
-    """A metric: up to four significant digits."""
+    """Returns a metric with up to four significant digits."""
     text = number(value, 4)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def cost(value: float) -> str:
-    """A cost, in joules with a unit prefix."""
+    """Returns a cost, in joules with a unit prefix."""
     return _typeset(joules(value))
 
 
 def _typeset(text: str) -> str:
-    """A text of the terminal, with a minus sign."""
+    """Returns a text of the terminal with a minus sign."""
     return text.replace("-", MINUS)
 
 
 def energy(value: float) -> str:
-    """Energy: kilowatt-hours where bills are in them, joules below a tenth of one."""
+    """Returns energy: kilowatt-hours where bills are in them, joules below a tenth of one."""
     if not math.isfinite(value) or abs(value) < 0.1 * KWH:
         return cost(value)
     kwh = value / KWH
@@ -68,23 +68,23 @@ def energy(value: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration of either sign."""
+    """Returns a duration of either sign."""
     return _typeset(duration(seconds))
 
 
 def step_time(seconds: float) -> str:
-    """The duration of a training step."""
+    """Returns the duration of a training step."""
     return f"{number(seconds * 1000)} ms" if seconds < 1 else f"{number(seconds)} s"
 
 
 def money(value: float, currency: str) -> str:
-    """Money, to the cent; three digits below one."""
+    """Returns money to the cent; three digits below one."""
     # A currency is any text of the operator's.
     return f"{_typeset(quantities.money(value, ''))} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:
-    """CO2 equivalent."""
+    """Returns a mass of CO2 equivalent."""
     return _typeset(quantities.carbon(grams))
 
 
@@ -105,7 +105,7 @@ class Moment(NamedTuple):
 
 
 def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = False) -> Moment:
-    """A time of the server; what has happened was now at the latest, even if the server's clock is ahead."""
+    """Returns a time of the server, which is at most now even if the server's clock is ahead."""
     seconds = timestamp.ToNanoseconds() / 1e9
     when = datetime.fromtimestamp(seconds, tz=timezone.utc)
     now = time.time() if now is None else now
@@ -114,7 +114,7 @@ def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = F
 
 
 def minute(timestamp: Timestamp) -> str:
-    """A time to the minute."""
+    """Returns a time to the minute."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -148,12 +148,12 @@ _STATE_KINDS = {
 
 
 def job_badge(state: str) -> Badge:
-    """The state of a job."""
+    """Returns the state of a job."""
     return Badge(state, _STATE_KINDS.get(state, "held"))
 
 
 def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
-    """How a trial ended, in a few words."""
+    """Returns how a trial ended, in a few words."""
     if trial.status == v1.TRIAL_STATUS_RUNNING:
         return Badge("running", "run")
     word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, status=trial.status)
@@ -174,13 +174,13 @@ _ORIGINS = {
 
 
 def chooser(trial: v1.Trial) -> str:
-    """Who chose the batch size of a trial, and what for if its policy says so."""
+    """Returns who chose the batch size of a trial, and what for if its policy says so."""
     origin = _ORIGINS.get(trial.origin) or enum_name(v1.TrialOrigin, trial.origin)
     return _ROLES.get(trial.pruning_gts.role, origin)
 
 
 def stage_word(job: v1.Job) -> str:
-    """The stage of the search; that of a policy without stages is its policy."""
+    """Returns the stage of the search; a policy without stages is its own stage."""
     if not has_stages(job.spec):
         return policy(job.spec)
     state = job.policy_state.pruning_gts
@@ -190,5 +190,5 @@ def stage_word(job: v1.Job) -> str:
 
 
 def unknown() -> str:
-    """What stands where nothing is known."""
+    """Returns what stands where nothing is known."""
     return _DASH

@@ -85,7 +85,7 @@ View = Callable[[Visitor, Any], Awaitable[Page]]
 
 
 def templates() -> jinja2.Environment:
-    """The templates, in memory; everything that they insert is escaped."""
+    """Returns the templates, in memory; everything that they insert is escaped."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in _TEMPLATES.iterdir()}
     found = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (texts[name], str(_TEMPLATES / name), None)),
@@ -108,7 +108,7 @@ _COMMAND = re.compile("`([^`]+)`")
 
 
 def with_commands(text: str) -> Markup:
-    """The text with what stands in backquotes as code."""
+    """Returns the text with what stands in backquotes as code."""
     # Not Markup.sub, which escapes what is inserted, too.
     return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
@@ -132,7 +132,7 @@ class Application:
         self._reader: Reader
 
     def app(self) -> ASGIApp:
-        """The application, inside its guard."""
+        """Returns the application, inside its guard."""
         pages = {
             "/": "jobs",
             "/job": "job",
@@ -215,7 +215,7 @@ class Application:
         return HTMLResponse(html, status, headers=headers)
 
     def _link(self, path: str, **parameters: object) -> str:
-        """A URL of this page; ids may hold any character."""
+        """Returns a URL of this page; ids may hold any character."""
         query = urlencode({name: str(value) for name, value in parameters.items()}, quote_via=quote)
         return f"{self._root}{path}{'?' + query if query else ''}"
 
@@ -355,7 +355,7 @@ class Application:
         return _streamed(request, lines(), "application/json", headers)
 
     async def _trials(self, request: Request) -> Response | AsyncIterator[JobTrial]:
-        """The trials of a list's filter, read page by page; the answer instead if the first page cannot be read."""
+        """Returns the trials of a list's filter, read page by page, or the answer if the first page cannot be read."""
         visitor = self._visitor(request)
         if visitor.token is None and self._exposure.needs_login:
             return self._to_login(request)
@@ -381,7 +381,7 @@ class Application:
 
 
 def _streamed(request: Request, parts: AsyncIterator[str], media_type: str, headers: Mapping[str, str]) -> Response:
-    """A long answer; to HEAD its headers alone."""
+    """Returns a long answer; HEAD gets its headers alone."""
     if request.method == "HEAD":
         return Response(None, headers=headers, media_type=media_type)
     return StreamingResponse(parts, media_type=media_type, headers=headers)
@@ -414,7 +414,7 @@ async def _health(_request: Request) -> Response:
 
 
 def _local(path: str) -> str:
-    """A path of this page: anything that would lead elsewhere becomes the first page."""
+    """Returns a path of this page: anything that would lead elsewhere becomes the first page."""
     good = path.startswith("/") and not path.startswith("//") and path.isprintable() and "\\" not in path
     # Browsers resolve these, which would lead out of the page's own path.
     dots = {".", ".."} & set(unquote(urlsplit(path).path).split("/")) if good else ()
@@ -435,7 +435,7 @@ def _host(scope: Scope) -> str:
 
 
 def _scheme(exposure: Exposure, scope: Scope) -> str:
-    """The scheme by which the browser of a request reaches the page."""
+    """Returns the scheme by which the browser of a request reaches the page."""
     return exposure.scheme(_host(scope), scope["scheme"])
 
 

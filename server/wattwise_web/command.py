@@ -79,7 +79,7 @@ COMMAND = WebCommand()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m wattwise_web`: the same as `wattwise web`."""
+    """Runs `python -m wattwise_web`, which is the same as `wattwise web`."""
     return run_command("wattwise web", sys.argv[1:] if argv is None else argv, _run)
 
 
@@ -94,7 +94,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The Settings of parsed arguments."""
+    """Returns the Settings of parsed arguments."""
     files = {name: getattr(args, f"server_{name}") for name in ("tls_ca", "tls_cert", "tls_key")}
     credentials = Credentials(
         token=read_variable("WATTWISE_TOKEN", CredentialsError) or None,

@@ -155,7 +155,7 @@ class Server(uvicorn.Server):
 
 
 def max_connections(to_servers: int) -> int:
-    """How many connections of browsers there may be; raises the limit of files as far as it is allowed to.
+    """Returns how many connections of browsers there may be, after raising the limit of files as far as allowed.
 
     Args:
         to_servers: how many connections to servers this process may open.

@@ -66,5 +66,5 @@ async def export(settings: Settings, job_id: str, file: Path) -> int:
 
 
 def _script(file: Path) -> Markup:
-    """A script's text, which must not close its own element."""
+    """Returns a script's text, which cannot close its own element."""
     return Markup(file.read_text(encoding="utf-8").replace("</script", "<\\/script"))  # noqa: S704 - our own file

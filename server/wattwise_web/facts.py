@@ -47,7 +47,7 @@ class Held(NamedTuple):
 
 
 def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics) -> list[Held]:
-    """What people have set, which the search does not change."""
+    """Returns what people have set, which the search does not change."""
     spec, job_id = job.spec, shlex.quote(job.spec.job_id)
     found = []
     if job.HasField("pinned_batch_size"):
@@ -83,7 +83,7 @@ def by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
 
 
 def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
-    """Who chooses the batch size of the next launch."""
+    """Returns who chooses the batch size of the next launch."""
     if not choices:
         return ""
     if all(choice.origin == v1.TRIAL_ORIGIN_REQUESTED for choice in choices):
@@ -92,7 +92,7 @@ def chooser(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
 
 
 def job_facts(job: v1.Job, details: v1.JobDetails) -> list[tuple[str, str]]:
-    """Which batch size a job uses, and how it is configured."""
+    """Returns which batch size a job uses, and how it is configured."""
     spec = job.spec
     facts = [
         ("Used now", _used(job)),
@@ -128,7 +128,7 @@ def _used(job: v1.Job) -> str:
 
 
 def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Factors) -> list[tuple[str, Sequence[str]]]:
-    """The key figures of two jobs."""
+    """Returns the key figures of two jobs."""
     dash = amounts.unknown()
     columns = []
     for job, of in pairs:
@@ -170,7 +170,7 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
 
 
 def incomparable(one: v1.Job, other: v1.Job) -> list[str]:
-    """Why the costs of two jobs cannot be compared."""
+    """Returns why the costs of two jobs cannot be compared."""
     notes = []
     if one.spec.eta_knob != other.spec.eta_knob:
         notes.append(
@@ -189,7 +189,7 @@ def incomparable(one: v1.Job, other: v1.Job) -> list[str]:
 
 
 def glossary() -> list[tuple[str, str]]:
-    """The terms of the glossary of the docs, with their meanings; empty if it is not installed."""
+    """Returns the terms of the glossary of the docs, with their meanings; empty if it is not installed."""
     file = next((file for file in _GLOSSARY if file.is_file()), None)
     text = "" if file is None else file.read_text(encoding="utf-8")
     found = re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -197,12 +197,12 @@ def glossary() -> list[tuple[str, str]]:
 
 
 def _without_markup(text: str) -> str:
-    """A line of Markdown without its links, code and emphasis."""
+    """Returns a line of Markdown without its links, code and emphasis."""
     return re.sub(r"\*(.+?)\*", r"\1", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text.replace("`", "")))
 
 
 def web_url(text: str) -> str:
-    """A text that is an address of the web, so that it may become a link; empty for any other text."""
+    """Returns a text that is an address of the web, so that it may become a link; empty for any other text."""
     try:
         parts = urlsplit(text)
         good = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -212,7 +212,7 @@ def web_url(text: str) -> str:
 
 
 def trial_facts(job: v1.Job, trial: v1.Trial) -> list[tuple[str, str]]:
-    """What a trial has taken and reached, and how it came about."""
+    """Returns what a trial has taken and reached, and how it came about."""
     facts = [
         (
             "Batch size",

@@ -58,7 +58,7 @@ class Stream:
         self._wake.set()
 
     async def events(self) -> AsyncIterator[str]:
-        """The text of the stream until it ends, with a comment now and then for proxies."""
+        """Yields the text of the stream until it ends, with a comment now and then for proxies."""
         over = False
         while not over:
             try:
@@ -133,7 +133,7 @@ class Streams:
         self._watches: dict[str | None, _Watch] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of open streams."""
         return len(self._owners)
 
     def open(self, reader: Reader, visitor: Visitor, session_id: str) -> Stream | None:
@@ -197,7 +197,7 @@ class Pace:
         self._free_at = 0.0
 
     def pause_after(self, seconds: float) -> float:
-        """How many seconds the page that was made in some time waits before it asks again."""
+        """Returns how many seconds the page that was made in some time waits before it asks again."""
         now = self._clock()
         free_at = max(now, self._free_at) + _PACE * seconds
         self._free_at = min(free_at, now + LONGEST_PAUSE)

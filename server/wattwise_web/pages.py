@@ -124,7 +124,7 @@ class Reader:
         await self._client.close()
 
     async def info(self, visitor: Visitor, *, fresh: bool = False) -> v1.GetServerInfoResponse:
-        """What the server says about itself and the visitor; up to half a minute old unless `fresh`."""
+        """Returns what the server says about itself and the visitor; up to half a minute old unless `fresh`."""
         known = self._infos.get(visitor.token)
         if known is not None and not fresh and time.monotonic() - known[0] < _INFO_SECONDS:
             return known[1]
@@ -251,7 +251,7 @@ class Reader:
     async def _newest_curves(
         self, visitor: Visitor, job: v1.Job, running: Sequence[v1.Trial], buckets: Sequence[v1.TrialBucket]
     ) -> list[charts.Curve]:
-        """The epochs of running trials, and of the newest ended one of each batch size."""
+        """Returns the epochs of running trials, and of the newest ended trial of each batch size."""
         newest = {bucket.batch_size: bucket for bucket in buckets if not bucket.excluded and bucket.newest_trial}
         ended = sorted(newest.values(), key=lambda bucket: -bucket.newest_trial)
         # Each of both kinds has some of them, whatever the number of the other.
@@ -268,7 +268,7 @@ class Reader:
         return charts.Curve(trial_number, batch_size, running, thinned(measurements, POINTS))
 
     async def _ended_curve(self, visitor: Visitor, job: v1.Job, bucket: v1.TrialBucket) -> charts.Curve:
-        """That of a trial of a job that the visitor may read. It may go on, but then it ends again."""
+        """Returns the curve of an ended trial. The trial may go on, but then it ends again."""
         end = bucket.last_end_time.ToNanoseconds()
         key = (job.spec.job_id, job.create_time.ToNanoseconds(), bucket.newest_trial, end)
         known = self._curves.get(key)
@@ -382,7 +382,7 @@ class Reader:
         return found
 
     async def _figures(self, visitor: Visitor, job_id: str, job: v1.Job) -> charts.History:
-        """The figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
+        """Returns the figures of a job, with at most `_MARKS` buckets if it has too many trials to show each one."""
         request = v1.GetJobStatisticsRequest(job_id=job_id)
         single = job.num_trials - job.reset_after <= _SINGLE_TRIALS
         answer, found = await asyncio.gather(
@@ -396,7 +396,7 @@ class Reader:
         return charts.History(answer.statistics, found.buckets, found.savings_points)
 
     async def _buckets(self, visitor: Visitor, job_id: str, max_ranges: int) -> v1.ListTrialBucketsResponse:
-        """All pages of the buckets of a job."""
+        """Returns all pages of the buckets of a job."""
         return await self.client(visitor).list_trial_buckets(job_id, max_ranges=max_ranges, with_excluded=True)
 
     async def _power_profiles(self, visitor: Visitor, job_id: str) -> list[v1.PowerProfile]:
@@ -515,7 +515,7 @@ class Reader:
         return Page("Glossary", await self.info(visitor), [Head("Glossary"), Terms(self._terms)], is_live=False)
 
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> AsyncIterator[JobTrial]:
-        """The trials of a job by number, for a file; the first ones are read at once.
+        """Returns the trials of a job by number, for a file; the first ones are read at once.
 
         Raises:
             InvalidRequestError: the address has an unknown filter.
@@ -539,7 +539,7 @@ class Reader:
 
 
 def role_name(value: int) -> str:
-    """A token's role in words; empty where the server needs no token."""
+    """Returns a token's role in words; empty where the server needs no token."""
     return "" if value == v1.ROLE_ANYONE else enum_name(v1.Role, value)
 
 

@@ -90,7 +90,7 @@ _LEADS = {
 
 
 def formats(factors: v1.Factors) -> dict[_Quantity, Format]:
-    """How each quantity is written, by its field in `Savings`."""
+    """Returns how each quantity is written, by its field in `Savings`."""
     return {
         "energy": energy,
         "time": span,
@@ -104,7 +104,7 @@ _NAMES: dict[_Quantity, str] = {"energy": "energy", "time": "time", "money": "mo
 
 
 def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
-    """The quantities that are known, the one that is told first; energy only where some was measured."""
+    """Returns the known quantities, the main one first; energy only where some was measured."""
     main = main_quantity(savings, factors).name
     return [
         _row(_NAMES[field], getattr(savings, field), text)
@@ -174,7 +174,7 @@ def _facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, fa
 
 
 def factor_lines(factors: v1.Factors) -> list[str]:
-    """The operator's factors, one line each; empty without any."""
+    """Returns the operator's factors, one line each; empty without any."""
     lines = [part.replace("CO2", "CO₂") for part in factor_parts(factors)]
     if lines and factors.pue != 1:
         lines.append(f"power usage effectiveness {factors.pue:g}")

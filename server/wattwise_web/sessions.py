@@ -69,7 +69,7 @@ class Sessions:
         return session_id
 
     def token(self, session_id: str) -> str | None:
-        """The token of a session, which is used by this; None if there is no such session, or it has ended."""
+        """Returns the token of a session and extends the session; None if the session does not exist or has ended."""
         if not self.is_open(session_id):
             return None
         key = _key(session_id)

@@ -83,7 +83,7 @@ class Exposure:
         return host in self.hosts or (self.local and _is_local(host))
 
     def scheme(self, host: str, connection: str) -> str:
-        """The scheme by which browsers reach the page under a host name.
+        """Returns the scheme by which browsers reach the page under a host name.
 
         Args:
             host: a value of the Host header, in lower case.
@@ -163,7 +163,7 @@ def _uses_tls(settings: Settings) -> bool:
 
 
 def _check_public(url: str, *, insecure: bool) -> str:
-    """The scheme of the public URL; empty without one."""
+    """Returns the scheme of the public URL; empty without one."""
     if not url:
         return ""
     try:

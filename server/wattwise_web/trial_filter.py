@@ -33,7 +33,7 @@ class TrialFilter:
 
     @classmethod
     def of(cls, job: v1.Job, wanted: Mapping[str, str]) -> TrialFilter:
-        """The filter of an address; what it may not have is ignored."""
+        """Returns the filter of an address and ignores what an address may not have."""
         result, size = wanted.get("result", ""), whole(wanted.get("batch", ""))
         return cls(
             result if result in RESULT_WORDS else "",
@@ -54,7 +54,7 @@ class TrialFilter:
         return {name: text for name, text in every.items() if text}
 
     def request(self, job_id: str, *, page_size: int) -> v1.ListTrialsRequest:
-        """The request that lists them, the newest one first."""
+        """Returns the request that lists the trials, the newest one first."""
         return v1.ListTrialsRequest(
             job_id=job_id,
             page_size=page_size,
@@ -76,13 +76,13 @@ class TrialFilter:
 
 
 def ignored(job: v1.Job, wanted: Mapping[str, str]) -> Sequence[str]:
-    """The parameters of an address that filter nothing, because their names or values are unknown."""
+    """Returns the parameters of an address that filter nothing, because their names or values are unknown."""
     used = TrialFilter.of(job, wanted).parameters
     return [name for name, text in wanted.items() if text and name not in ("id", *used)]
 
 
 def whole(text: str) -> int:
-    """A positive 32-bit number; 0 for anything else."""
+    """Returns a positive 32-bit number; 0 for anything else."""
     if text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= MAX_INT32:
         return int(text)
     return 0
