@@ -259,13 +259,13 @@ def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture
     for _ in range(2):
         assert exchange.claim_outage_warning(time.monotonic())
         assert not exchange.claim_outage_warning(time.monotonic())
-        exchange.lose("it is away")
+        exchange.mark_unreachable("it is away")
         assert not caplog.records
-        exchange.find()
+        exchange.mark_answered()
     # An outage that ends before the session notices it.
     assert exchange.claim_outage_warning(time.monotonic())
-    exchange.find()
-    exchange.lose("it is away")
+    exchange.mark_answered()
+    exchange.mark_unreachable("it is away")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert not exchange.claim_outage_warning(time.monotonic())
 
@@ -274,11 +274,11 @@ def test_end_of_every_outage_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     """The end of an outage is logged even if only another call than the session's has noticed the outage."""
     caplog.set_level(logging.INFO, logger="wattwise")
     exchange = exchange_of_no_trial()
-    exchange.find()
+    exchange.mark_answered()
     assert not caplog.records
     exchange.claim_outage_warning(time.monotonic())
-    exchange.find()
-    exchange.find()
+    exchange.mark_answered()
+    exchange.mark_answered()
     assert caplog.messages == ["the Wattwise server at localhost:50051 is back"]
 
 

@@ -38,4 +38,4 @@ def test_start(known: Known, reply: Reply) -> None:
 @pytest.mark.parametrize("start", Start)
 def test_properties(start: Start) -> None:
     """Each start has its link to the server, needs a fallback or not, and asks the server first or not."""
-    assert (start.link, start.needs_fallback, start.counts_alone) == PROPERTIES[start]
+    assert (start.link, start.needs_fallback, start.continues_unasked) == PROPERTIES[start]

@@ -70,7 +70,7 @@ def test_stream_that_never_starts_does_not_outlast_the_trial(busy: str) -> None:
     """Such a call is left when the trial is over, however long the timeout."""
     exchange = exchange_with(busy)
     ending = Ending(v1.END_REASON_COMPLETED, math.inf)
-    error = talk(busy, exchange, math.inf, meanwhile=lambda: exchange.end(ending))
+    error = talk(busy, exchange, math.inf, meanwhile=lambda: exchange.close(ending))
     assert error is None
 
 

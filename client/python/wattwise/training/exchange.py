@@ -48,7 +48,7 @@ class Exchange:
     Attributes:
         changed: held to write an attribute or to read several; notified after every change.
         journal: as given.
-        state: the state of the trial; only `note` changes it.
+        state: the state of the trial, which its events change.
         pending: the measurements that the server has not acknowledged, oldest first.
         decision: the newest decision: the server's, or the trainer's own.
         beat_seconds: the pause between two heartbeats, as the server's newest answer says.
@@ -87,20 +87,14 @@ class Exchange:
         return self.state.progress
 
     @property
-    def ended_by_server(self) -> bool:
-        """Whether the server has said that the trial is over."""
+    def server_knows_end(self) -> bool:
+        """Whether the server knows that the trial is over."""
         return self.progress in (Progress.DECIDED, Progress.SETTLED)
 
     @property
-    def closing(self) -> bool:
-        """Whether nothing more is reported; after its own decision, a trainer still delivers what is pending."""
-        return self.ended_by_server or self.ending is not None
-
-    def note(self, event: Event) -> None:
-        """Changes the state by an event."""
-        with self.changed:
-            self.state = self.state.after(event)
-            self.changed.notify_all()
+    def done_reporting(self) -> bool:
+        """Whether the session stops to report; after the trainer's own decision, it still sends what is pending."""
+        return self.server_knows_end or self.ending is not None
 
     def report(self, result: v1.TrainingResult, timeout: float) -> v1.Decision | None:
         """Reports the measurement of an epoch and returns the decision; None if there is none.
@@ -115,7 +109,7 @@ class Exchange:
         with self.changed:
             if self._carried is not None:
                 carry_on(result.measurement, *self._carried)
-            if not self.closing:
+            if not self.done_reporting:
                 self.journal.add(result)
             if self.link is Link.DETACHED:
                 return None
@@ -123,10 +117,10 @@ class Exchange:
             report = self.post(result)
             known = self.changed.wait_for(lambda: self._answered >= report.number or not self._awaits_answers, timeout)
             self._raise_refusal()
-            if self.ended_by_server or self._answered >= report.number:
+            if self.server_knows_end or self._answered >= report.number:
                 return self.decision
         if not known:
-            self.lose(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
+            self.mark_unreachable(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
         return None
 
     def post(self, result: v1.TrainingResult) -> PendingReport:
@@ -144,7 +138,7 @@ class Exchange:
             if self.progress is Progress.RUNNING:
                 self.decision = own
                 if own.stop_train:
-                    self.note(Event.CLOSED)
+                    self._note(Event.CLOSED)
 
     def resume(self, trial: v1.Trial) -> None:
         """Carries on the sums of a trial that the server has resumed; drops the epochs that the server has."""
@@ -174,7 +168,7 @@ class Exchange:
 
         Each of its warnings is logged once per trial.
         """
-        self.find()
+        self.mark_answered()
         for warning in decision.warnings:
             if warning.reason not in self._warned and len(self._warned) < MOST_WARNINGS:
                 self._warned.add(warning.reason)
@@ -189,45 +183,45 @@ class Exchange:
                 self.decision = decision
             self.changed.notify_all()
 
-    def delete(self, message: str) -> None:
-        """Stops the training of a trial that was deleted with its job."""
-        self.find()
+    def mark_deleted(self, message: str) -> None:
+        """Notes that the trial was deleted with its job, which stops the training."""
+        self.mark_answered()
         decision = v1.Decision(stop_train=True, end_reason=v1.END_REASON_JOB_DELETED, message=message)
         with self.changed:
             self._stop(decision, Event.DELETED)
 
     def refuse(self, report: PendingReport, error: WattwiseError) -> None:
         """Takes the refusal of a measurement; the trainer's next report raises it."""
-        self.find()
+        self.mark_answered()
         with self.changed:
             self.journal.leave_out(report.result.measurement.epoch)
             self._acknowledge(report)
             self._refusal = error
             self.changed.notify_all()
 
-    def lose(self, cause: str) -> None:
-        """Marks the server as away, and warns once per outage; `cause` names the server and the fault."""
+    def mark_unreachable(self, cause: str) -> None:
+        """Notes that the server is away, and warns once per outage; `cause` names the server and the fault."""
         with self.changed:
-            if self.link is not Link.TRACKED or self.closing:
+            if self.link is not Link.TRACKED or self.done_reporting:
                 return
-            self.note(Event.UNREACHABLE)
+            self._note(Event.UNREACHABLE)
             level = logging.WARNING if self.claim_outage_warning(time.monotonic()) else logging.INFO
         log.log(level, "%s; training continues, and its measurements are kept until the server is back", cause)
 
-    def find(self) -> None:
-        """Marks the server as present, and ends the outage that was warned of."""
+    def mark_answered(self) -> None:
+        """Notes an answer of the server, and ends the outage that was warned of."""
         with self.changed:
-            # A server that is away is in an outage.
+            # Whenever the server is away, it is in an outage; another caller than the session may have noticed one.
             if self._outage_over_at < math.inf or self.link is Link.DETACHED:
                 return
             self._outage_over_at = time.monotonic()
-            self.note(Event.ANSWERED)
+            self._note(Event.ANSWERED)
         log.info("the Wattwise server at %s is back", self._address)
 
-    def detach(self) -> None:
-        """Marks the trial as one that the server does not have: nothing is sent until it ends."""
+    def mark_unknown(self) -> None:
+        """Notes that the server does not have the trial, or cannot continue it: nothing is sent until it ends."""
         with self.changed:
-            self.note(Event.UNKNOWN)
+            self._note(Event.UNKNOWN)
             self.pending.clear()
 
     def claim_outage_warning(self, begun_at: float) -> bool:
@@ -241,13 +235,17 @@ class Exchange:
             self._outage_over_at = math.inf
             return True
 
-    def end(self, ending: Ending) -> None:
+    def mark_delivered(self) -> None:
+        """Notes that nothing is left to deliver of a trial that is over."""
+        self._note(Event.DELIVERED)
+
+    def close(self, ending: Ending) -> None:
         """Ends the trial and asks the session's thread to deliver the end; the first reason counts."""
         with self.changed:
-            if not self.ended_by_server:
+            if not self.server_knows_end:
                 self.journal.end(ending.reason)
             self.ending = self.ending or ending
-            self.note(Event.CLOSED)
+            self._note(Event.CLOSED)
 
     def disconnect(self) -> None:
         """Marks the last call of the session's thread."""
@@ -262,12 +260,17 @@ class Exchange:
 
     @property
     def _awaits_answers(self) -> bool:
-        return self.link is Link.TRACKED and not (self.closing or self.disconnected)
+        return self.link is Link.TRACKED and not (self.done_reporting or self.disconnected)
+
+    def _note(self, event: Event) -> None:
+        with self.changed:
+            self.state = self.state.after(event)
+            self.changed.notify_all()
 
     def _stop(self, decision: v1.Decision, event: Event) -> None:
-        if not self.ended_by_server:
+        if not self.server_knows_end:
             self.decision = decision
-        self.note(event)
+        self._note(event)
 
     def _acknowledge(self, report: PendingReport) -> None:
         self._answered = max(self._answered, report.number)

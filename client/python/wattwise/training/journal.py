@@ -194,6 +194,11 @@ class TrialRecord:
         return self.end_reason in (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
 
     @property
+    def unasked(self) -> bool:
+        """Whether the server is still to be asked what it has of a trial that continues a checkpoint."""
+        return self.base is not None
+
+    @property
     def trial_id(self) -> v1.TrialId:
         """The trial's id on the server."""
         return v1.TrialId(

@@ -351,7 +351,7 @@ class BatchSizeOptimizer:
         if not own[0]:
             self.get_batch_size()
             return
-        started = self._shared(ranks, lambda: running_trial(self).started)
+        started = self._shared(ranks, lambda: self._trial("join_ranks()").started)
         if self._running is None:
             self._begin(started, ranks)
         else:
@@ -608,7 +608,7 @@ class BatchSizeOptimizer:
         self._continue(state)
         self.get_batch_size()
         if self._in_attempt is not None:
-            self._in_attempt.continue_with(running_trial(self), self._attempt)
+            self._in_attempt.continue_with(self._trial("load_state_dict()"), self._attempt)
 
     def _continue(self, state: Mapping[str, object]) -> None:
         check_is_state(state)
@@ -623,7 +623,7 @@ class BatchSizeOptimizer:
             ResumeError, OperationOrderError: as documented at `load_state_dict`.
         """
         trial = self.trial
-        if running_trial(self).begun or self.last_epoch:
+        if self._trial("load_state_dict()").begun or self.last_epoch:
             raise OperationOrderError(
                 f"load_state_dict() was called while trial {trial.number} is training: call it before the "
                 "first epoch, at best before get_batch_size()"

@@ -57,6 +57,11 @@ class _Epoch(NamedTuple):
     decision: v1.Decision | None = None
     refusal: WattwiseError | None = None
 
+    @property
+    def decided_here(self) -> bool:
+        """Whether this trainer's own decision has ended the trial."""
+        return self.progress is Progress.ENDED and self.decision is not None and self.decision.stop_train
+
 
 class RunningTrial:
     """Measures and reports a trial while it is trained, and ends it.
@@ -185,7 +190,10 @@ class RunningTrial:
     @property
     def resumable(self) -> bool:
         """Whether a checkpoint can continue the trial although this trainer has ended it."""
-        return self.ended_undecided and self._end_reason == v1.END_REASON_PREEMPTED
+        # A signal may have ended it before its loop did.
+        ending = None if self._session is None else self._session.exchange.ending
+        reason = self._end_reason if ending is None else ending.reason
+        return self.ended_undecided and reason == v1.END_REASON_PREEMPTED
 
     @property
     def outcome(self) -> str:
@@ -240,10 +248,9 @@ class RunningTrial:
             self.progress = ended.progress
             self.announce_decision()
             self._end_actions.run()
-            decided_here = self.decision is not None and self.decision.stop_train and ended.progress is Progress.ENDED
-            if not decided_here:
+            if not ended.decided_here:
+                # Otherwise the session stays open to deliver the last report.
                 self.close(v1.END_REASON_COMPLETED)
-            # Otherwise the session stays open to deliver the last report.
             self._raise_failure()
 
     def _measure_epoch(self, epoch: int, metric: float) -> _Epoch:
@@ -342,7 +349,7 @@ class RunningTrial:
             return
         reason = self._end_reason = self._actual_reason(reason)
         if not self.seen_end:
-            stopped = self._session is not None and self._session.exchange.ended_by_server
+            stopped = self._session is not None and self._session.exchange.server_knows_end
             self.progress = Progress.DECIDED if stopped else Progress.ENDED
         self._guard.remove()
         self._end(reason)

@@ -27,7 +27,7 @@ from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
 from wattwise.training.resume import Sums, carry_on, ended_by_trainer, joules_or_none, largest
 from wattwise.training.start import StartedTrial
-from wattwise.training.state import Event, Link, Progress
+from wattwise.training.state import Link, Progress
 from wattwise.training.stream import ResultStream
 
 _LONGEST_PAUSE = 5.0
@@ -108,7 +108,7 @@ class Session:
             sums up to there.
         """
         journal, (epoch, seconds, joules), trial = self._journal, started.sums, started.info.snapshot
-        if not started.how.counts_alone:
+        if not started.how.continues_unasked:
             # An earlier process may have trained without the server.
             journal.carry_on(trial)
         results = [result for result, _ in journal.record.results]
@@ -118,7 +118,7 @@ class Session:
             known,
             v1.Measurement(time_seconds=sums.time_seconds, energy_joules=joules_or_none(sums.energy_joules)),
         )
-        if started.how.counts_alone:
+        if started.how.continues_unasked:
             journal.count_from(base)
         if self.exchange.link is not Link.DETACHED:
             for result in results:
@@ -144,7 +144,7 @@ class Session:
         """
         if not self._thread.is_alive():
             return
-        self.exchange.end(Ending(reason, time.monotonic() + timeout))
+        self.exchange.close(Ending(reason, time.monotonic() + timeout))
         if self.exchange.wait_disconnected(timeout):
             # The journal may be locked by the code that a signal handler has interrupted to call this.
             self._thread.join(min(timeout, _LEAVE_SECONDS))
@@ -152,16 +152,17 @@ class Session:
     def _run(self) -> None:
         exchange = self.exchange
         try:
-            while not exchange.closing:
+            while not exchange.done_reporting:
                 if exchange.link is not Link.DETACHED:
                     self._stream()
                     self._call()
-                elif exchange.progress is Progress.ENDED and self._imported():
+                elif exchange.progress is Progress.ENDED and self._try_import():
                     return
                 self._rest()
+            # Does nothing if the server has ended the trial before its trainer did.
             self._end()
             if exchange.progress is Progress.DECIDED:
-                self._check_decided()
+                self._settle_decided()
         except Exception:  # noqa: BLE001 - no failure in here may disturb the training
             log.exception("the trial is no longer reported: this is a bug in wattwise")
         finally:
@@ -182,7 +183,7 @@ class Session:
         except WattwiseError:
             # The single call that follows shows the fault.
             return
-        if self.exchange.closing or self.exchange.link is Link.DETACHED:
+        if self.exchange.done_reporting or self.exchange.link is Link.DETACHED:
             return
         stream = ResultStream(self.exchange, self._trial, self._timeout, self._client.patience)
         try:
@@ -200,24 +201,24 @@ class Session:
     def _call(self) -> None:
         """Sends the pending report or a heartbeat as a single call, which shows whether the server is there."""
         exchange = self.exchange
-        if exchange.closing:
+        if exchange.done_reporting:
             return
         report = None
         try:
             self._resume(self._timeout)
-            if exchange.closing or exchange.link is Link.DETACHED:
+            if exchange.done_reporting or exchange.link is Link.DETACHED:
                 return
             report = exchange.next_report
             exchange.answer(report, self._send(report, self._timeout))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
         except TrialDeletedError as error:
-            exchange.delete(str(error))
+            exchange.mark_deleted(str(error))
         except WattwiseError as error:
             if report is not None and isinstance(error, REFUSED_REPORTS) and not error.retryable:
                 exchange.refuse(report, error)
             else:
-                exchange.lose(str(error))
+                exchange.mark_unreachable(str(error))
 
     def _resume(self, timeout: float) -> None:
         """Asks the server to resume a trial that this process counts on without the server, if that is still due.
@@ -227,7 +228,7 @@ class Session:
             TrialDeletedError: the trial was deleted with its job.
             WattwiseError: the server does not answer.
         """
-        if self._journal.record.base is None:
+        if not self._journal.record.unasked:
             return
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
@@ -241,7 +242,7 @@ class Session:
                 *(trial.id.trial_number, trial.id.job_id, enum_constant(v1.EndReason, trial.end_reason)),
             )
             self._journal.carry_on(trial)
-            self.exchange.detach()
+            self.exchange.mark_unknown()
         else:
             self.exchange.resume(trial)
 
@@ -257,9 +258,9 @@ class Session:
             "the training ends, the job is registered again if need be, and the whole trial is delivered",
             *(self._trial.trial_number, self._trial.job_id, cause),
         )
-        self.exchange.detach()
+        self.exchange.mark_unknown()
 
-    def _imported(self) -> bool:
+    def _try_import(self) -> bool:
         """Delivers a trial that is over and that the server does not have; returns whether the server has answered."""
         self._journal.end(v1.END_REASON_COMPLETED)
         try:
@@ -285,7 +286,7 @@ class Session:
             raise
         if trial is not None:
             log.info("the server has this trial as trial %d of job %r", trial.id.trial_number, trial.id.job_id)
-        self.exchange.note(Event.DELIVERED)
+        self.exchange.mark_delivered()
 
     def _where(self, remedy: str) -> str:
         """Where an undelivered trial is kept, and what delivers it."""
@@ -298,11 +299,11 @@ class Session:
             if exchange.link is Link.DETACHED and exchange.progress is Progress.RUNNING:
                 exchange.changed.wait_for(lambda: exchange.progress is not Progress.RUNNING)
             elif exchange.link is not Link.TRACKED:
-                exchange.changed.wait_for(lambda: exchange.closing, next(self._attempt_pauses))
+                exchange.changed.wait_for(lambda: exchange.done_reporting, next(self._attempt_pauses))
             else:
                 self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
                 until_next = min(exchange.beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
-                exchange.changed.wait_for(lambda: exchange.closing or bool(exchange.pending), max(until_next, 0))
+                exchange.changed.wait_for(lambda: exchange.done_reporting or bool(exchange.pending), max(until_next, 0))
 
     def _end(self) -> None:
         """Delivers what is pending and ends the trial, unless it is decided."""
@@ -312,7 +313,7 @@ class Session:
         driver_ends = ending.reason == v1.END_REASON_COMPLETED and not self._ends_completed
         try:
             if self.exchange.link is not Link.DETACHED:
-                self._finish(ending, driver_ends=driver_ends)
+                self._end_on_server(ending, driver_ends=driver_ends)
             if self.exchange.link is Link.DETACHED:
                 retrying(self._import, _left(ending))
         except REFUSALS as error:
@@ -327,8 +328,8 @@ class Session:
                 *(number, error, self._where("the next launch of the job or `wattwise spool send` delivers it")),
             )
 
-    def _finish(self, ending: Ending, *, driver_ends: bool) -> None:
-        if self.exchange.ended_by_server:
+    def _end_on_server(self, ending: Ending, *, driver_ends: bool) -> None:
+        if self.exchange.server_knows_end:
             return
         if driver_ends and not self.exchange.pending:
             # Nothing is left to send: no server that is away is waited for.
@@ -336,27 +337,27 @@ class Session:
                 if self.exchange.link is Link.TRACKED:
                     self._check_known(_left(ending))
             if self.exchange.link is not Link.DETACHED:
-                self.exchange.note(Event.DELIVERED)
+                self.exchange.mark_delivered()
             return
         try:
-            trial = retrying(lambda _: self._delivered(ending, driver_ends=driver_ends), _left(ending))
+            trial = retrying(lambda _: self._send_end(ending, driver_ends=driver_ends), _left(ending))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
             return
         except TrialDeletedError as error:
-            self.exchange.delete(str(error))
+            self.exchange.mark_deleted(str(error))
             return
         if trial is not None:
-            self._settle(trial.status, trial.end_reason, trial.newest.epoch, _left(ending))
+            self._deliver_rest(trial.status, trial.end_reason, trial.newest.epoch, _left(ending))
 
-    def _delivered(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
+    def _send_end(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
         self._resume(_left(ending))
         self._flush(ending)
-        if self.exchange.ended_by_server or self.exchange.link is Link.DETACHED:
+        if self.exchange.server_knows_end or self.exchange.link is Link.DETACHED:
             return None
         if driver_ends:
-            self.exchange.note(Event.DELIVERED)
+            self.exchange.mark_delivered()
             return None
         return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
 
@@ -371,7 +372,7 @@ class Session:
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
 
-    def _settle(
+    def _deliver_rest(
         self, status: v1.TrialStatus.ValueType, reason: v1.EndReason.ValueType, last_epoch: int, timeout: float
     ) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.
@@ -392,9 +393,9 @@ class Session:
                 self._journal.end(reason)
             self._import(timeout)
         else:
-            self.exchange.note(Event.DELIVERED)
+            self.exchange.mark_delivered()
 
-    def _check_decided(self) -> None:
+    def _settle_decided(self) -> None:
         """Settles a trial that the server has ended: another process may have ended it, rather than a decision."""
         decision = self.exchange.decision or v1.Decision()
         reason, last_epoch = decision.end_reason, decision.last_epoch
@@ -410,15 +411,15 @@ class Session:
             if self._journal.record.spare_id and status != v1.TRIAL_STATUS_DECIDED:
                 # It is not known yet of which trial this is: the delivery finds out.
                 return
-            self._settle(status, reason, last_epoch, self._timeout)
+            self._deliver_rest(status, reason, last_epoch, self._timeout)
         except TrialDeletedError as error:
-            self.exchange.delete(str(error))
+            self.exchange.mark_deleted(str(error))
         except WattwiseError as error:
             log.debug("the rest of the trial is not delivered: %s", error)
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""
-        while not (self.exchange.ended_by_server or self.exchange.link is Link.DETACHED):
+        while not (self.exchange.server_knows_end or self.exchange.link is Link.DETACHED):
             if (report := self.exchange.next_report) is None:
                 return
             try:

@@ -20,7 +20,7 @@ class Known(Enum):
     CHECKPOINT = "checkpoint"
     """The trial of a checkpoint."""
     FALLBACK_CHECKPOINT = "fallback checkpoint"
-    """The trial of a checkpoint that began on a fallback batch size: the server has not dispatched it."""
+    """The trial of a checkpoint that the server has not dispatched, or has lost: it had no number when it was saved."""
     ASSIGNED = "assigned"
     """The trial that `wattwise run` has assigned to this process."""
 
@@ -64,7 +64,7 @@ class Start(Enum):
         return self in (Start.FALLBACK, Start.RESUMED_AWAY, Start.LOST)
 
     @property
-    def counts_alone(self) -> bool:
+    def continues_unasked(self) -> bool:
         """Whether this process continues a checkpoint without asking the server what it has of the trial."""
         return self in (Start.RESUMED_AWAY, Start.CONTINUED, Start.LOST)
 
@@ -87,7 +87,7 @@ STARTS: Mapping[tuple[Known, Reply], Start] = {
     (Known.ASSIGNED, Reply.NO_ANSWER): Start.JOINED_AWAY,
     (Known.ASSIGNED, Reply.NOT_FOUND): Start.JOINED_AWAY,
 }
-"""Without a cell, the launch fails with the server's error. The server is not asked for a fallback checkpoint."""
+"""Without a cell, the launch fails. A fallback checkpoint is not found without asking: the server has no such trial."""
 
 
 class StartedTrial(NamedTuple):

@@ -15,7 +15,8 @@ class Link(Enum):
     AWAY = "away"
     """The server does not answer; measurements are kept until it does."""
     DETACHED = "detached"
-    """The server does not have the trial; nothing is sent until the trial ends, then the whole trial is delivered."""
+    """The server does not have the trial, or cannot continue it. Nothing is sent until the trial ends; then the whole
+    trial is delivered."""
 
 
 class Progress(Enum):
@@ -28,26 +29,27 @@ class Progress(Enum):
     ENDED = "ended"
     """This trainer has ended the trial: by a decision of its own, or because its loop or its process ended."""
     SETTLED = "settled"
-    """Nothing is left to deliver: the server knows how the trial ended, or has deleted it."""
+    """Nothing is left to deliver: the server has all of the trial or has deleted it, or a driver will end it."""
 
 
 class Event(Enum):
     """What changes the state of a trial."""
 
     ANSWERED = "answered"
-    """The server has answered, and the trial goes on."""
+    """The server has answered."""
     STOPPED = "stopped"
     """The server has ended the trial, in an answer or by a message of its own."""
     DELETED = "deleted"
     """The server says that the trial was deleted with its job."""
     UNREACHABLE = "unreachable"
-    """The server does not answer."""
+    """The server does not answer, or is out of order."""
     UNKNOWN = "unknown"
-    """The server does not have the trial, and has not deleted it: its database was lost or restored."""
+    """The server does not have the trial and has not deleted it, as after the loss of its database; or its trainer has
+    ended the trial before, so that the server cannot continue it."""
     CLOSED = "closed"
-    """This trainer ends the trial."""
+    """This trainer ends the trial: by its own decision, or because its loop or its process ends."""
     DELIVERED = "delivered"
-    """The server has everything that it can get of a trial that is over."""
+    """Nothing is left to deliver of a trial that is over."""
 
 
 _LINKS: Mapping[tuple[Link, Event], Link] = {
@@ -87,9 +89,8 @@ class TrialState(NamedTuple):
         ended     .         decided  settled  .            .         .       settled
         settled   .         .        .        .            .         .       .
 
-    A trial begins as running: tracked if the server gave it; away if the server did not answer but may have it, as that
-    of a checkpoint or a driver; detached on a fallback batch size. A trial of a checkpoint that is over begins as
-    settled. Only a trial that is settled leaves no file in the spool.
+    A trial begins as running, with the link that its `Start` has. A trial of a checkpoint that is over has no session
+    and begins as settled. Only a trial that is settled leaves no file in the spool.
     """
 
     link: Link = Link.TRACKED

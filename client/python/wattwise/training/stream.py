@@ -122,7 +122,7 @@ class ResultStream:
 
     @property
     def _going_on(self) -> bool:
-        return not (self._closed or self._exchange.closing)
+        return not (self._closed or self._exchange.done_reporting)
 
     @property
     def _give_up_at(self) -> float:
