@@ -16,10 +16,12 @@ import pytest
 from wattwise import Client, EndReason, v1
 from wattwise.errors import TrainFailError
 from wattwise.training.exits import end_reason
+from wattwise.training.optimizer import running_trial
 
 from tests.client.conftest import Start
 from tests.client.training.script import (
     JOB_ID,
+    begun,
     ended,
     epochs,
     read_line,
@@ -155,6 +157,23 @@ def _check_training_continues(server: LiveServer, process: subprocess.Popen[str]
     assert status == -signal.SIGTERM
     assert re.fullmatch(expected_errors, errors, re.DOTALL), errors
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_training_that_outlives_sigterm(server: LiveServer) -> None:
+    """If the trainer has a handler that returns, the trial stays preempted, and a checkpoint can continue it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        bso = begun(server.address)
+        bso.on_evaluate(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(TrainFailError):
+            bso.on_evaluate(0.2)
+        assert running_trial(bso).resumable
+        bso.close()
+        with Client(server.address) as client:
+            assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_PREEMPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
