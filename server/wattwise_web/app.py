@@ -225,23 +225,19 @@ class Application:
         )
         if status >= 500:
             log.warning("%s: %s", request.url.path, error)
-        values = {"title": title, "message": str(error), "here": "", "retry": status >= 500}
-        return self._render(request, "error.html", values, status)
+        return self._show_error(request, title, str(error), status, retry=status >= 500)
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
         status = int(getattr(error, "status_code", 404))
-        values = {"title": "There is no such page", "message": "Go to the list of jobs.", "here": "", "retry": False}
-        return self._render(request, "error.html", values, status)
+        return self._show_error(request, "There is no such page", "Go to the list of jobs.", status)
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         del error
-        values = {
-            "title": "This page failed",
-            "message": "The log of wattwise web says why.",
-            "here": "",
-            "retry": False,
-        }
-        return self._render(request, "error.html", values, 500)
+        return self._show_error(request, "This page failed", "The log of wattwise web says why.", 500)
+
+    def _show_error(self, request: Request, title: str, message: str, status: int, *, retry: bool = False) -> Response:
+        values = {"title": title, "message": message, "here": "", "retry": retry}
+        return self._render(request, "error.html", values, status)
 
     # Logins.
 

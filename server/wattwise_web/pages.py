@@ -152,7 +152,7 @@ class Reader:
             page_size=PAGE_SIZE,
             page_token=after,
             contains=search,
-            states=[_STATES[state]] if state in _STATES else [],
+            states=[v1.JobState.Value(f"JOB_STATE_{state.upper()}")] if state and state in _STATE_WORDS else [],
             order=_ORDERS[order],
             with_summaries=True,
             with_total_size=True,
@@ -566,13 +566,6 @@ _STATE_WORDS = {
     "idle": "idle",
     "new": "new",
     "held": "held",
-}
-_STATES = {
-    "running": v1.JOB_STATE_RUNNING,
-    "idle": v1.JOB_STATE_IDLE,
-    "new": v1.JOB_STATE_NEW,
-    "held": v1.JOB_STATE_HELD,
-    "attention": v1.JOB_STATE_ATTENTION,
 }
 _ORDER_WORDS = {"attention": "attention first", "activity": "last activity", "newest": "newest", "id": "name"}
 _ORDERS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
@@ -21,63 +21,47 @@ from wattwise.presentation.states import other_monitors
 
 from wattwise_web.amounts import Moment, carbon, cost, energy, moment, money, span
 
-Format: TypeAlias = Callable[[float], str]
-_Quantity: TypeAlias = Literal["energy", "time", "money", "carbon", "cost"]
+_Text: TypeAlias = Callable[[float], str]
 
 
 class Row(NamedTuple):
-    """One quantity; a text is empty where nothing is known.
-
-    Attributes:
-        name: Its name.
-        now: What a model takes with the batch size in use.
-        default: What a model takes with the default batch size.
-        at_least: The lower bound of what was saved, if a saving is shown.
-        estimate: The estimate of what was saved; of a loss, what was lost.
-        spent: Everything that was spent.
-        loses: Whether it is part of a loss.
-    """
+    """A quantity; a text is empty if nothing is known."""
 
     name: str
     now: str
+    """What a model takes with the batch size in use."""
     default: str
+    """What a model takes with the default batch size."""
     at_least: str
+    """The lower bound of what was saved, if a saving is shown."""
     estimate: str
+    """The estimate of what was saved, or what was lost."""
     spent: str
     loses: bool
 
 
 @dataclass(frozen=True)
 class SavingsCard:
-    """The section that says whether a job saves, and how much.
-
-    Attributes:
-        kind: As of `Answer`.
-        lead: The words before the figure, such as "Saved at least".
-        figure: The figure; empty without one.
-        settle: What would allow a claim; empty for nothing.
-        advice: What to do, in sentences.
-        rows: The quantities.
-        spending: What was spent, in sentences.
-        facts: What the claim rests on.
-        newest_baseline: When the newest trial of the default batch size ended.
-        factors: The operator's factors.
-        factor_source: Where the factors are from.
-        confidence: That of the lower bound, such as "95%".
-    """
+    """The section that says whether a job saves, and how much."""
 
     kind: str
+    """The kind of the `Answer`."""
     lead: str
+    """The words before the figure, such as "Saved at least"."""
     figure: str
     settle: str
+    """What would allow a claim; empty for nothing."""
     advice: Sequence[str]
     rows: Sequence[Row]
     spending: Sequence[str]
     facts: Sequence[str]
+    """What the claim rests on."""
     newest_baseline: Moment | None
+    """When the newest trial of the default batch size ended."""
     factors: Sequence[str]
     factor_source: str
     confidence: str
+    """The confidence of the lower bound, such as "95%"."""
 
 
 _LEADS = {
@@ -89,31 +73,21 @@ _LEADS = {
 }
 
 
-def formats(factors: v1.Factors) -> dict[_Quantity, Format]:
-    """Returns how each quantity is written, by its field in `Savings`."""
-    return {
-        "energy": energy,
-        "time": span,
-        "money": lambda value: money(value, factors.currency),
-        "carbon": carbon,
-        "cost": cost,
-    }
-
-
-_NAMES: dict[_Quantity, str] = {"energy": "energy", "time": "time", "money": "money", "carbon": "CO₂", "cost": "cost"}
-
-
 def rows_of(savings: v1.Savings, factors: v1.Factors) -> list[Row]:
     """Returns the known quantities, the main one first; energy only where some was measured."""
-    main = main_quantity(savings, factors).name
-    return [
-        _row(_NAMES[field], getattr(savings, field), text)
-        for field, text in sorted(formats(factors).items(), key=lambda item: item[0] != main)
-        if getattr(savings, field).HasField("spent")
+    quantities: list[tuple[str, v1.SavingsEstimate, _Text]] = [
+        ("energy", savings.energy, energy),
+        ("time", savings.time, span),
+        ("money", savings.money, lambda value: money(value, factors.currency)),
+        ("CO₂", savings.carbon, carbon),
+        ("cost", savings.cost, cost),
     ]
+    main = main_quantity(savings, factors).name
+    quantities.sort(key=lambda quantity: quantity[0] != main)
+    return [_row(name, saving, text) for name, saving, text in quantities if saving.HasField("spent")]
 
 
-def _row(name: str, saving: v1.SavingsEstimate, text: Format) -> Row:
+def _row(name: str, saving: v1.SavingsEstimate, text: _Text) -> Row:
     at_least, estimate = shown_saving(saving, text)
     return Row(
         name,
