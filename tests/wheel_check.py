@@ -52,7 +52,7 @@ def main() -> None:
         install(python, "--no-deps", wheel)
         serve_once(wattwise, folder)
         run(wattwise, "web", "--help", cwd=folder)
-        run(python, "-c", "from wattwise_web.facts import glossary; assert glossary()", cwd=folder)
+        run(python, "-c", "from wattwise_web.sections import glossary; assert glossary()", cwd=folder)
     sys.stdout.write("the wheel works\n")
 
 

@@ -1,27 +1,24 @@
-"""Quantities, times and states in words, for people."""
+"""Numbers and times as texts of the page, and states as badges."""
 
 from __future__ import annotations
 
 import math
 import time
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.presentation import quantities
-from wattwise.presentation.quantities import duration, joules
-from wattwise.presentation.states import UNDECIDED, end_reason, has_stages, policy, trial_result
-from wattwise.spec import enum_name
+from wattwise.presentation.quantities import MINUS
+from wattwise.presentation.states import UNDECIDED, end_reason, trial_result
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-KWH = 3.6e6
-"""Joules of a kilowatt-hour."""
-MINUS = "\N{MINUS SIGN}"
 JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 """Units of costs, the largest first."""
-_DASH = "–"
+UNKNOWN = "–"
+"""What stands where nothing is known."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -49,45 +46,6 @@ def metric(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def cost(value: float) -> str:
-    """Returns a cost, in joules with a unit prefix."""
-    return _typeset(joules(value))
-
-
-def _typeset(text: str) -> str:
-    """Returns a text of the terminal with a minus sign."""
-    return text.replace("-", MINUS)
-
-
-def energy(value: float) -> str:
-    """Returns energy: kilowatt-hours where bills are in them, joules below a tenth of one."""
-    if not math.isfinite(value) or abs(value) < 0.1 * KWH:
-        return cost(value)
-    kwh = value / KWH
-    return f"{number(kwh / 1000)} MWh" if abs(kwh) >= 1000 else f"{number(kwh)} kWh"
-
-
-def span(seconds: float) -> str:
-    """Returns a duration of either sign."""
-    return _typeset(duration(seconds))
-
-
-def step_time(seconds: float) -> str:
-    """Returns the duration of a training step."""
-    return f"{number(seconds * 1000)} ms" if seconds < 1 else f"{number(seconds)} s"
-
-
-def money(value: float, currency: str) -> str:
-    """Returns money to the cent; three digits below one."""
-    # A currency is any text of the operator's.
-    return f"{_typeset(quantities.money(value, ''))} {currency}".rstrip()
-
-
-def carbon(grams: float) -> str:
-    """Returns a mass of CO2 equivalent."""
-    return _typeset(quantities.carbon(grams))
-
-
 class Moment(NamedTuple):
     """A time.
 
@@ -107,10 +65,9 @@ class Moment(NamedTuple):
 def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = False) -> Moment:
     """Returns a time of the server, which is at most now even if the server's clock is ahead."""
     seconds = timestamp.ToNanoseconds() / 1e9
-    when = datetime.fromtimestamp(seconds, tz=timezone.utc)
     now = time.time() if now is None else now
     text = f"in {_age(seconds - now)}" if is_ahead and seconds > now else f"{_age(max(0.0, now - seconds))} ago"
-    return Moment(text, when.strftime("%Y-%m-%d %H:%M:%S UTC"), when.strftime("%Y-%m-%dT%H:%M:%SZ"), seconds)
+    return Moment(text, quantities.moment(timestamp), quantities.exact_moment(timestamp), seconds)
 
 
 def minute(timestamp: Timestamp) -> str:
@@ -159,36 +116,3 @@ def trial_badge(trial: v1.Trial, *, uncounted: str = "") -> Badge:
     word = trial_result(end_reason(trial.end_reason), reached=trial.target_reached, status=trial.status)
     kind = "good" if trial.target_reached else "bad" if trial.status in UNDECIDED else "miss"
     return Badge(f"{word}, {uncounted}" if uncounted else word, kind)
-
-
-_ROLES = {
-    v1.PRUNING_GTS_ROLE_EXPLORATION: "by the search, to explore the batch size",
-    v1.PRUNING_GTS_ROLE_CONCURRENT: "by the search, while another trial explored",
-    v1.PRUNING_GTS_ROLE_BANDIT: "by the bandit",
-}
-_ORIGINS = {
-    v1.TRIAL_ORIGIN_SEARCH: "by the search",
-    v1.TRIAL_ORIGIN_REQUESTED: "by a person",
-    v1.TRIAL_ORIGIN_IMPORTED: "outside: the trial was imported",
-}
-
-
-def chooser(trial: v1.Trial) -> str:
-    """Returns who chose the batch size of a trial, and what for if its policy says so."""
-    origin = _ORIGINS.get(trial.origin) or enum_name(v1.TrialOrigin, trial.origin)
-    return _ROLES.get(trial.pruning_gts.role, origin)
-
-
-def stage_word(job: v1.Job) -> str:
-    """Returns the stage of the search; a policy without stages is its own stage."""
-    if not has_stages(job.spec):
-        return policy(job.spec)
-    state = job.policy_state.pruning_gts
-    if state.stage == v1.PRUNING_GTS_STAGE_PRUNING:
-        return f"pruning, round {state.pruning_round + 1} of {job.spec.policy.pruning_gts.num_pruning_rounds}"
-    return "bandit"
-
-
-def unknown() -> str:
-    """Returns what stands where nothing is known."""
-    return _DASH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -19,20 +19,28 @@ from wattwise.errors import (
     PermissionDeniedError,
     WattwiseError,
 )
-from wattwise.presentation.sentences import (
-    answer,
-    number_of,
+from wattwise.presentation.facts import (
+    Fact,
+    job_facts,
+    job_warnings,
+    set_by_people,
+    trial_facts,
+    trial_reasons,
+    trial_warnings,
 )
-from wattwise.presentation.states import JobTrial, event_kind, job_state, warning_kind
+from wattwise.presentation.savings import NO_FACTORS, factors_text
+from wattwise.presentation.sentences import answer, number_of
+from wattwise.presentation.states import JobTrial, event_kind, job_state
 from wattwise.rpc.address import is_loopback
 from wattwise.rpc.async_client import AsyncClient
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENT_PAGE, MAX_PAGE
 from wattwise.spec import enum_name
 
-from wattwise_web import amounts, charts, facts, savings, sections
+from wattwise_web import amounts, charts, sections
 from wattwise_web.charts.curves import POINTS
 from wattwise_web.charts.marks import thinned
+from wattwise_web.comparison import compared, incomparable
 from wattwise_web.sections import (
     About,
     Beside,
@@ -50,11 +58,12 @@ from wattwise_web.sections import (
     Pair,
     PairSearch,
     Paragraph,
-    Reasons,
     Section,
+    SetByPeople,
     Terms,
     Trials,
     TrialSearch,
+    Warnings,
 )
 from wattwise_web.trial_filter import RESULT_WORDS, TrialFilter, ignored, whole
 
@@ -99,7 +108,7 @@ class Reader:
         self.address = address
         self._credentials = credentials
         self._client = AsyncClient(address, timeout=_SECONDS, retry=False, credentials=credentials)
-        self._terms = facts.glossary()
+        self._terms = sections.glossary()
         self._infos: dict[str | None, tuple[float, v1.GetServerInfoResponse]] = {}
         self._curves: OrderedDict[tuple[object, ...], charts.Curve] = OrderedDict()
 
@@ -165,10 +174,9 @@ class Reader:
         kept = {name: text for name, text in (("q", search), ("state", state), ("order", order)) if text}
         if order == "attention":
             kept.pop("order")
-        lines = savings.factor_lines(info.factors)
         found: list[Section | None] = [
             Head("Jobs", style="sr"),
-            sections.totals(totals.totals, info.factors, lines),
+            sections.totals(totals.totals, info.factors),
         ]
         filtered = bool(search or state)
         if totals.totals.num_jobs or filtered:
@@ -206,7 +214,6 @@ class Reader:
         statistics = figures.statistics
         bounds = [trial.cost_bound for trial in listed.trials if trial.HasField("cost_bound")]
         found = answer(job, details, statistics, info.factors, preview.choices)
-        chooser = facts.chooser(job, preview.choices)
         rows = [sections.trial_row(job, trial) for trial in listed.trials]
         events_of = Events(sections.event_rows(events.events), job_id, has_more=bool(events.next_page_token))
         return Page(
@@ -215,15 +222,15 @@ class Reader:
             [
                 Head(job_id, crumbs=True, badge=amounts.job_badge(job_state(job, details)), style="id"),
                 sections.job_sentence(found, running.total_size),
-                sections.job_warnings(job, details),
+                _unless_empty(Warnings, job_warnings(job, details)),
                 Beside(
                     "answer",
                     [
-                        savings.card(job, details, statistics, info.factors, found),
-                        sections.next_launch(job, chooser, preview.choices, running),
+                        sections.savings_card(job, details, statistics, info.factors, found),
+                        sections.next_launch(job, preview.choices, running),
                     ],
                 ),
-                sections.set_by_people(facts.by_people(job, details, statistics)),
+                _unless_empty(SetByPeople, set_by_people(job, details, statistics)),
                 sections.charts_of(
                     charts.cost_by_trial(job, details, figures, bounds[0] if bounds else None),
                     charts.expected_costs(job, details, preview.choices, statistics, info.factors),
@@ -238,7 +245,7 @@ class Reader:
                     "columns",
                     [
                         events_of if events.events else None,
-                        Facts("Configuration", facts.job_facts(job, details)),
+                        Facts("Configuration", job_facts(job, details, statistics)),
                     ],
                 ),
                 Trials(f"Trials of {job_id}, newest first", rows, job_id=job_id, total=listed.total_size)
@@ -366,8 +373,8 @@ class Reader:
             [
                 Head("Compare with", second, crumbs=True, job_id=first),
                 search,
-                *(Paragraph(note, "advice") for note in facts.incomparable(one.job, other.job)),
-                Pair((first, second), facts.compared([(job, of.statistics) for job, of in pairs], info.factors)),
+                *(Paragraph(note, "advice") for note in incomparable(one.job, other.job)),
+                Pair((first, second), compared([(job, of.statistics) for job, of in pairs], info.factors)),
                 sections.charts_of(charts.cost_per_delivery(pairs), *costs),
             ],
         )
@@ -424,8 +431,6 @@ class Reader:
         job, trial = known.job, found.trial
         curve = charts.Curve(trial_number, trial.batch_size, trial.status == v1.TRIAL_STATUS_RUNNING, measurements)
         row = sections.trial_row(job, trial)
-        choice = trial.reason or "The reason was not recorded: the trial was imported."
-        end = trial.decision_message or ("No report yet." if row.running else row.badge.word)
         head = Head(
             f"Trial {trial_number}",
             crumbs=True,
@@ -439,15 +444,13 @@ class Reader:
             info,
             [
                 head,
-                sections.warnings([(warning_kind(each.reason), each.message) for each in trial.warnings]),
-                Reasons(trial.batch_size, choice, row.running, end),
+                _unless_empty(Warnings, trial_warnings(trial)),
+                Facts("", trial_reasons(trial), "why"),
                 sections.charts_of(
                     charts.curves(job.spec, [curve], of_job=False),
                     charts.power(job, known.details, [found.power_profile] if found.HasField("power_profile") else []),
                 ),
-                Beside(
-                    "columns", [Facts("Facts", facts.trial_facts(job, trial)), sections.labels(trial, self.address)]
-                ),
+                Beside("columns", [Facts("Facts", trial_facts(job, trial)), sections.labels(trial, self.address)]),
             ],
             job_id,
         )
@@ -506,8 +509,8 @@ class Reader:
     async def about(self, visitor: Visitor, _wanted: Parameters) -> Page:
         """Returns `/about`."""
         info = await self.info(visitor, fresh=True)
-        lines, started = savings.factor_lines(info.factors), amounts.moment(info.start_time)
-        about = About(self.address, info, role_name(info.role), started, lines)
+        factors = factors_text(info.factors) or NO_FACTORS
+        about = About(self.address, info, role_name(info.role), amounts.moment(info.start_time), factors)
         return Page("About", info, [Head("About"), about], is_live=False)
 
     async def glossary(self, visitor: Visitor, _wanted: Parameters) -> Page:
@@ -536,6 +539,10 @@ class Reader:
                 trial = await anext(trials, None)
 
         return rows()
+
+
+def _unless_empty(section: Callable[[Sequence[Fact]], Section], facts: Sequence[Fact]) -> Section | None:
+    return section(facts) if facts else None
 
 
 def role_name(value: int) -> str:

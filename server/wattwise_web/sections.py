@@ -5,13 +5,18 @@ The template `sections.html` has a macro for each type of section, with the name
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 from wattwise import v1
-from wattwise.monitor.kind import EnergyQuality, energy_quality, monitor_text
-from wattwise.presentation.quantities import energy_of, percent
+from wattwise.monitor.kind import EnergyQuality, energy_quality
+from wattwise.presentation.facts import Fact
+from wattwise.presentation.quantities import duration, energy, energy_of, joules, percent
+from wattwise.presentation.savings import Amount, amounts_of, factors_text, savings_facts
 from wattwise.presentation.sentences import (
     Answer,
     Total,
@@ -24,19 +29,22 @@ from wattwise.presentation.sentences import (
 from wattwise.presentation.states import (
     batch_size_in_use,
     event_kind,
+    has_stages,
     listed_state,
-    other_monitors,
+    policy,
+    stage,
     uncounted,
-    warning_kind,
 )
 
 from wattwise_web import amounts
 from wattwise_web.amounts import Badge, Moment
 from wattwise_web.charts import Chart
-from wattwise_web.facts import LOG_URL, Held, web_url
-from wattwise_web.savings import SavingsCard
 from wattwise_web.trial_filter import TrialFilter
 
+LOG_URL = "log_url"
+"""The label whose value leads to the log of a trial."""
+_GLOSSARY = (Path(__file__).with_name("glossary.md"), Path(__file__).parents[2] / "docs/glossary.md")
+"""The places of the glossary: in a package, and in a checkout."""
 _SHOWN_RUNNING, _SHOWN_CHOICES = 6, 3
 
 
@@ -69,9 +77,26 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Warnings:
-    """Warnings, each with what it is about and its text."""
+    """What looks wrong."""
 
-    warnings: Sequence[tuple[str, str]]
+    facts: Sequence[Fact]
+
+
+@dataclass(frozen=True)
+class SavingsCard:
+    """Whether a job saves, and how much. Losses have the words and the size of gains."""
+
+    kind: str
+    """The kind of the `Answer`."""
+    lead: str
+    """The words before the figure, such as "Saved at least"."""
+    figure: str
+    advice: Sequence[str]
+    amounts: Sequence[Amount]
+    facts: Sequence[Fact]
+    """What the claim rests on."""
+    confidence: str
+    """The confidence of the lower bound, such as "95%"."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +114,7 @@ class NextLaunch:
 class SetByPeople:
     """What people have set."""
 
-    held: Sequence[Held]
+    facts: Sequence[Fact]
 
 
 @dataclass(frozen=True)
@@ -128,10 +153,11 @@ class Events:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with texts, under a title."""
+    """Facts, under a title unless that is empty."""
 
     title: str
-    facts: Sequence[tuple[str, str]]
+    facts: Sequence[Fact]
+    style: str = "facts"
 
 
 @dataclass(frozen=True)
@@ -197,8 +223,8 @@ class Totals:
     per_model: str
     saved: Total
     attention: int
-    factors: Sequence[str]
-    factor_source: str
+    factors: str
+    """Empty without any."""
 
 
 @dataclass(frozen=True)
@@ -311,16 +337,6 @@ class EventSearch:
     kinds: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Reasons:
-    """Why a trial has its batch size, and why it goes on or ended."""
-
-    batch_size: int
-    choice: str
-    running: bool
-    end: str
-
-
 class Label(NamedTuple):
     """A label of a launch, and its value as an address if it is that of a log."""
 
@@ -347,7 +363,7 @@ class About:
     info: v1.GetServerInfoResponse
     role: str
     started: Moment
-    factors: Sequence[str]
+    factors: str
 
 
 @dataclass(frozen=True)
@@ -386,7 +402,6 @@ Section: TypeAlias = (
     | Pair
     | Candidates
     | EventSearch
-    | Reasons
     | Labels
     | About
     | Terms
@@ -411,37 +426,43 @@ class Page:
         return any(isinstance(section, Charts) for section in self.sections)
 
 
-def warnings(found: Sequence[tuple[str, str]]) -> Warnings | None:
-    """Returns the section of warnings; None without any."""
-    return Warnings(found) if found else None
-
-
-def set_by_people(held: Sequence[Held]) -> SetByPeople | None:
-    """Returns the section of what people have set; None for nothing."""
-    return SetByPeople(held) if held else None
-
-
-def job_warnings(job: v1.Job, details: v1.JobDetails) -> Warnings | None:
-    """Returns the warnings of a job."""
-    found = [("advice", details.advice)] if details.advice else []
-    found += [(f"{warning_kind(each.reason)}, trial {each.trial_number}", each.message) for each in job.warnings]
-    if job.other_monitors:
-        monitors = f"{monitor_text(job.monitor)} and {other_monitors(job)}"
-        text = f"Trials measured energy with {monitors}: their costs cannot be compared. Use one job id per monitor."
-        found.append(("mixed monitors", text))
-    return warnings(found)
-
-
 def job_sentence(found: Answer, running: int) -> Paragraph:
     """Returns what a launch costs, what was saved, what is used, what is next, and what runs."""
     runs = f"{number_of(running, 'trial is', 'trials are')} running." if running else "Nothing is running."
     return Paragraph(" ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs))), "sentence")
 
 
-def next_launch(
-    job: v1.Job, chooser: str, choices: Sequence[v1.PreviewedChoice], running: v1.ListTrialsResponse
-) -> NextLaunch:
+_LEADS = {
+    "saving": "Saved at least",
+    "loss": "Lost about",
+    "exploring": "Exploring",
+    "uncertain": "Not certain yet",
+    "none": "No comparison yet",
+}
+
+
+def savings_card(
+    job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors, found: Answer
+) -> SavingsCard:
+    """Returns the savings of one job."""
+    _, saving, text = main_quantity(statistics.savings, factors)
+    figure = {"saving": saving.at_least, "loss": saving.lost}.get(found.kind)
+    return SavingsCard(
+        kind=found.kind,
+        lead=_LEADS[found.kind],
+        figure="" if figure is None else text(figure),
+        advice=[*filter(None, (found.settle, *statistics.advice))],
+        amounts=amounts_of(statistics.savings, factors) if statistics.num_trials else [],
+        facts=[*savings_facts(job, details, statistics, factors)],
+        confidence=f"{saving.confidence:.0%}",
+    )
+
+
+def next_launch(job: v1.Job, choices: Sequence[v1.PreviewedChoice], running: v1.ListTrialsResponse) -> NextLaunch:
     """Returns what the next launch of a job may get, and what runs."""
+    chooser = f"Chosen by the search: {stage(job) if has_stages(job.spec) else policy(job.spec)}."
+    if all(choice.origin == v1.TRIAL_ORIGIN_REQUESTED for choice in choices):
+        chooser = "Set by a person."
     rows = [trial_row(job, trial) for trial in running.trials[:_SHOWN_RUNNING]]
     return NextLaunch(job.spec.job_id, chooser, choices[:_SHOWN_CHOICES], rows, running.total_size - len(rows))
 
@@ -470,7 +491,7 @@ def event_rows(events: Sequence[v1.Event]) -> list[EventRow]:
 def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
     """Returns a trial as a row of a list; without its job it is not known whether it counts."""
     has_cost, reported = trial.HasField("cost"), trial.newest.HasField("report_time")
-    energy = energy_of(trial.newest)
+    energy_joules = energy_of(trial.newest)
     why = uncounted(job, trial) if job is not None else ""
     return TrialRow(
         job=trial.id.job_id,
@@ -479,10 +500,10 @@ def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
         badge=amounts.trial_badge(trial, uncounted=why),
         struck=bool(why),
         epochs=trial.newest.epoch,
-        metric=amounts.metric(trial.newest.metric) if trial.HasField("newest") else amounts.unknown(),
-        time=amounts.span(trial.newest.time_seconds) if has_cost else amounts.unknown(),
-        energy=amounts.unknown() if energy is None else amounts.energy(energy),
-        cost=amounts.cost(trial.cost) if has_cost else amounts.unknown(),
+        metric=amounts.metric(trial.newest.metric) if trial.HasField("newest") else amounts.UNKNOWN,
+        time=duration(trial.newest.time_seconds) if has_cost else amounts.UNKNOWN,
+        energy=amounts.UNKNOWN if energy_joules is None else energy(energy_joules),
+        cost=joules(trial.cost) if has_cost else amounts.UNKNOWN,
         estimated=energy_quality(trial.monitor) is not EnergyQuality.MEASURED,
         computed=trial.newest.HasField("computed"),
         started=amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
@@ -502,23 +523,22 @@ def labels(trial: v1.Trial, server: str) -> Labels:
     return Labels(trial.id.job_id, trial.id.trial_number, found, server)
 
 
-def totals(found: v1.Totals, factors: v1.Factors, lines: Sequence[str]) -> Totals:
+def totals(found: v1.Totals, factors: v1.Factors) -> Totals:
     """Returns the totals of all jobs."""
     measured = found.spent.HasField("energy_joules")
-    time, quantity = amounts.span(found.spent.time_seconds), main_quantity(found.savings, factors)
-    paid = amounts.money(found.spent.money, factors.currency) if quantity.name == "money" else ""
+    time, quantity = duration(found.spent.time_seconds), main_quantity(found.savings, factors)
+    paid = quantity.text(found.spent.money) if quantity.name == "money" else ""
     return Totals(
         running=found.num_running_trials,
         deliveries=found.num_deliveries,
-        spent=amounts.energy(found.spent.energy_joules) if measured else time,
+        spent=energy(found.spent.energy_joules) if measured else time,
         measured=measured,
         time=time,
         paid=paid,
         per_model=quantity.text(found.spent_per_delivery.money) if paid and found.num_deliveries else "",
         saved=total_answer(found, factors),
         attention=found.num_jobs_needing_attention,
-        factors=lines,
-        factor_source=factors.source,
+        factors=factors_text(factors),
     )
 
 
@@ -532,7 +552,7 @@ def job_row(listing: v1.JobListing, factors: v1.Factors) -> JobRow:
         badge=amounts.job_badge(listed_state(listing)),
         used=batch_size_in_use(job),
         default=job.spec.default_batch_size,
-        now=quantity.text(saving.in_use) if saving.HasField("in_use") else amounts.unknown(),
+        now=quantity.text(saving.in_use) if saving.HasField("in_use") else amounts.UNKNOWN,
         change="" if job.batch_size_in_use == job.spec.default_batch_size else change_now(saving),
         running=summary.num_running_trials,
         trials=job.num_trials,
@@ -560,6 +580,29 @@ def _saved(savings: v1.Savings, factors: v1.Factors) -> Saved:
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             missing = savings.min_baseline_trials - savings.num_baseline_trials
             needs = f"needs {number_of(missing, 'run')} of the default"
-            return Saved(amounts.unknown(), amount=needs)
+            return Saved(amounts.UNKNOWN, amount=needs)
         case _:
-            return Saved(amounts.unknown())
+            return Saved(amounts.UNKNOWN)
+
+
+def web_url(text: str) -> str:
+    """Returns a text that is an address of the web, so that it may become a link; empty for any other text."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return ""
+    return text if good and text.isprintable() and " " not in text else ""
+
+
+def glossary() -> list[tuple[str, str]]:
+    """Returns the terms of the glossary of the docs, with their meanings; empty if it is not installed."""
+    file = next((file for file in _GLOSSARY if file.is_file()), None)
+    text = "" if file is None else file.read_text(encoding="utf-8")
+    found = re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n\S|\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    return [(term, _without_markup(" ".join(meaning.split()))) for term, meaning in found]
+
+
+def _without_markup(text: str) -> str:
+    """Returns a line of Markdown without its links, code and emphasis."""
+    return re.sub(r"\*(.+?)\*", r"\1", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text.replace("`", "")))

@@ -45,7 +45,7 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     (change,) = changed.details.changes
     shown, page = text_of(job_page(browser, changed.job_id)), job_page(browser, changed.job_id)
     sentence = f"{change.message[0].upper()}{change.message[1:]}"
-    assert f"epochs changed, trial {change.detected_by_trial} {sentence}" in shown
+    assert f"Trial {change.detected_by_trial}, epochs changed (result.measurement.epoch): {change.message}" in shown
     assert 'class="badge b-attention"' in page.text
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
     assert sentence in events
@@ -67,13 +67,13 @@ def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, change
     shown = text_of(job_page(browser, changed.job_id))
     assert f"the default, 16, has not reached the target {since}." in shown
     assert "3 more runs of the default that reach the target would allow a comparison" in shown
-    assert f"Only trials from {change.since_trial} on are compared: {change.message}." in shown
+    assert f"Since trial {change.since_trial}: " in shown
     assert f"Changed {change.message}" in shown
     changed.train(16, 30, times=6)
     changed.train(8, 15, times=60)
     shown = text_of(job_page(browser, changed.job_id))
     assert re.search(rf"Saved at least [\d.]+ EUR in {number + 66} deliveries {since}, ", shown)
-    assert f"Spent: {36 + number + 66} deliveries for " in shown
+    assert f"Spent {36 + number + 66} deliveries for " in shown
     assert f"Counted from trial {change.since_trial} on, since when the job behaves in another way." in shown
     jobs = browser.get("/", params={"q": changed.job_id}).text
     (row,) = re.findall(f'<tr id="j-{changed.job_id}">(.*?)</tr>', jobs, re.DOTALL)

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.presentation.quantities import MINUS
 from wattwise_web import charts
-from wattwise_web.amounts import MINUS
 from wattwise_web.charts.vega import specification
 
 from tests.jobs import Trainer

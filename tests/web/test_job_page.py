@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 from wattwise import v1
+from wattwise.presentation.quantities import joules
 from wattwise.presentation.states import listed_state
 from wattwise.rpc.calls import new_id
-from wattwise_web import amounts
 from wattwise_web.charts.marks import Look
-from wattwise_web.facts import web_url
+from wattwise_web.sections import web_url
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -77,7 +77,7 @@ def test_the_batch_size_in_use_has_the_same_name_in_list_and_page(own_web: httpx
     assert '<th scope="col" class="num">used now</th>' in listed
     (cell,) = re.findall(r'<td class="num" data-label="used now">(.*?)</td>', listed)
     assert words_of(cell) == "8 default 16"
-    assert facts_of(job_page(own_web, lucky.job_id))["Used now"] == "batch size 8"
+    assert "Batch size 8 is used now" in text_of(job_page(own_web, lucky.job_id))
 
 
 def test_a_job_has_the_same_state_everywhere(own_web: httpx.Client, grpc_server: LiveServer) -> None:
@@ -106,8 +106,10 @@ def test_the_cheapest_batch_size_has_its_expected_cost(
     known = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=lucky.job_id))
     (state,) = (each for each in known.details.batch_size_states if each.batch_size == 8)
     assert state.expected_cost > 2 * known.job.min_cost == 20.0
-    expected = amounts.cost(state.expected_cost)
-    assert facts_of(job_page(own_web, lucky.job_id))["Cheapest so far"].startswith(f"batch size 8: {expected} expected")
+    expected = joules(state.expected_cost)
+    assert facts_of(job_page(own_web, lucky.job_id))["Cheapest so far"].startswith(
+        f"batch size 8: {expected} per model expected"
+    )
 
 
 def test_a_requested_launch_is_not_the_search_s(own_web: httpx.Client, grpc_server: LiveServer, lucky: Trainer) -> None:
@@ -119,9 +121,9 @@ def test_a_requested_launch_is_not_the_search_s(own_web: httpx.Client, grpc_serv
     assert "knowledge_gradient" not in card
     trial = lucky.run(60.0)
     address = {"job": lucky.job_id, "number": str(trial.id.trial_number)}
-    assert facts_of(own_web.get("/trial", params=address))["Chosen"] == "by a person"
+    assert facts_of(own_web.get("/trial", params=address))["Origin"] == "requested"
     chosen = {"job": lucky.job_id, "number": str(lucky.run(50.0).id.trial_number)}
-    assert facts_of(own_web.get("/trial", params=chosen))["Chosen"] == "by the search"
+    assert facts_of(own_web.get("/trial", params=chosen))["Origin"] == "search"
 
 
 @pytest.fixture(scope="module")
@@ -298,19 +300,19 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
     found = {job_id: grpc_server.admin.GetJobStatistics(v1.GetJobStatisticsRequest(job_id=job_id)).statistics
              for job_id in (lucky.job_id, "lucky-too")}  # fmt: skip
     shown = figures(own_web, lucky.job_id, "lucky-too")
-    each = [amounts.cost(of.spent.cost / of.num_deliveries) for of in found.values()]
+    each = [joules(of.spent.cost / of.num_deliveries) for of in found.values()]
     assert shown["cost per delivery so far"] == each
     assert shown["deliveries"] == [str(of.num_deliveries) for of in found.values()]
     costs = [of.savings.cost for of in found.values()]
-    now = [amounts.cost(cost.in_use) if cost.HasField("in_use") else DASH for cost in costs]
-    default = [amounts.cost(cost.with_default) if cost.HasField("with_default") else DASH for cost in costs]
+    now = [joules(cost.in_use) if cost.HasField("in_use") else DASH for cost in costs]
+    default = [joules(cost.with_default) if cost.HasField("with_default") else DASH for cost in costs]
     assert (shown["cost of a model now"], shown["cost of a model with the default"]) == (now, default)
     assert "saved at least, or lost" in shown
     page = own_web.get("/compare", params={"a": lucky.job_id, "b": "lucky-too"})
     assert "η is 1 and 0.5" in text_of(page)
     points = values_of(spec_of(page, "per-delivery"))
     last = [[value for value in points if value["s"] == job_id][-1] for job_id in (lucky.job_id, "lucky-too")]
-    assert [amounts.cost(value["y"]) for value in last] == each
+    assert [joules(value["y"]) for value in last] == each
     tops = [spec_of(page, f"cost-{place}")["layer"][-1]["encoding"]["y"]["scale"]["domain"] for place in (1, 2)]
     assert tops[0] == tops[1]
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wattwise import Client, v1
+from wattwise.presentation.savings import amounts_of
 from wattwise.presentation.sentences import total_answer
-from wattwise_web import charts, savings
+from wattwise_web import charts
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -34,13 +35,17 @@ def job(
 
 
 def test_unmeasured_energy_has_no_money(tmp_path: Path) -> None:
-    """Without energy the page has neither it nor the money and the CO2 that follow from it: of one job or of many."""
+    """Without energy there is no money and no CO2, which follow from it: of one job or of many."""
     with LiveServer(tmp_path) as server, Client(server.start(*FACTORS)) as client:
         factors = client.get_server_info().factors
         job_id = job(server, "time", [None] * 6, [None] * 4, eta_knob=0.0)
-        rows = savings.rows_of(client.get_job_statistics(job_id).savings, factors)
+        rows = amounts_of(client.get_job_statistics(job_id).savings, factors)
         total = total_answer(client.get_totals(), factors)
-    assert [row.name for row in rows] == ["cost", "time"]
+    assert [(row.name, row.spent == "not measured") for row in rows] == [
+        ("cost", False),
+        ("energy", True),
+        ("time", False),
+    ]
     assert "EUR" not in total.figure
 
 
@@ -89,6 +94,6 @@ def test_only_losing_quantities_have_rows_of_a_loss(tmp_path: Path) -> None:
         found = {name: client.get_job_statistics(name).savings for name in (lost, uncertain)}
     assert found[uncertain].cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     assert found[uncertain].cost.lost > 0
-    rows = {name: savings.rows_of(each, v1.Factors()) for name, each in found.items()}
+    rows = {name: amounts_of(each, v1.Factors()) for name, each in found.items()}
     assert [row.name for row in rows[lost] if row.loses] == ["cost", "energy"]
-    assert [row for row in rows[uncertain] if row.loses or row.at_least or row.estimate] == []
+    assert [row for row in rows[uncertain] if row.loses or row.at_least != "not certain" or row.estimate] == []

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from wattwise import v1
+from wattwise.presentation.facts import Fact
 from wattwise_web import sections
 from wattwise_web.app import templates
 from wattwise_web.charts.marks import (
@@ -60,7 +61,7 @@ def test_each_type_of_section_has_a_macro() -> None:
 
 def test_pages_render_the_sections_that_have_something_to_show() -> None:
     """Sections have the order of the page, and a section that is None leaves nothing."""
-    html = rendered(Head("One"), None, Paragraph("Two", "note"), Facts("Three", [("name", "`code` <b>")]))
+    html = rendered(Head("One"), None, Paragraph("Two", "note"), Facts("Three", [Fact("name", "`code` <b>")]))
     assert re.findall("One|Two|Three", html) == ["One", "Two", "Three"]
     assert "None" not in html
     assert "<code>code</code> &lt;b&gt;" in html
@@ -88,7 +89,7 @@ def test_running_trials_beyond_the_first_are_counted() -> None:
         trials=[v1.Trial(id=v1.TrialId(trial_number=n)) for n in range(1, 9)], total_size=70
     )
     choices = [v1.PreviewedChoice(batch_size=size) for size in (8, 16, 32, 64)]
-    shown = sections.next_launch(v1.Job(spec=v1.JobSpec(job_id="job")), "", choices, running)
+    shown = sections.next_launch(v1.Job(spec=v1.JobSpec(job_id="job")), choices, running)
     assert [row.number for row in shown.running] == [1, 2, 3, 4, 5, 6]
     assert shown.more_running == 64
     assert [choice.batch_size for choice in shown.choices] == [8, 16, 32]

@@ -357,9 +357,9 @@ def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
     return rules.reaches_target(metric, spec.target.value, higher_is_better=higher_is_better(spec))
 
 
-def gpus_text(spec: v1.JobSpec, times: str = "x") -> str:
+def gpus_text(spec: v1.JobSpec) -> str:
     """A job's GPUs in words: "8 x NVIDIA H200, 5600 W in total"."""
-    groups = " + ".join(f"{group.count} {times} {group.gpu_model}" for group in spec.gpus)
+    groups = " + ".join(f"{group.count} x {group.gpu_model}" for group in spec.gpus)
     return f"{groups}, {max_power_watts(spec):g} W in total"
 
 

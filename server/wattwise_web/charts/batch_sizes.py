@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import PLUS_MINUS, percent, step_energy
+from wattwise.presentation.quantities import PLUS_MINUS, energy, joules, percent, step_energy, step_time
 from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import may_be_chosen, status_name
 
-from wattwise_web.amounts import JOULES, cost, energy, number, step_time
+from wattwise_web.amounts import JOULES, number
 from wattwise_web.charts.marks import (
     Cell,
     Chart,
@@ -155,8 +155,8 @@ def _belief_row(
     return (
         Link(str(size), page("job/trials", id=job.spec.job_id, batch=size)),
         status_name(state),
-        "–" if belief.mean is None else cost(belief.mean),
-        "–" if belief.deviation is None else f"± {cost(belief.deviation)}",
+        "–" if belief.mean is None else joules(belief.mean),
+        "–" if belief.deviation is None else f"± {joules(belief.deviation)}",
         *((mean_money(trials, factors) or "–",) if has_prices(factors) else ()),
         percent(chance),
         f"{trials.num_deliveries} / {trials.num_missed} / {state.num_failed}",
@@ -176,7 +176,7 @@ def _belief_point(state: v1.BatchSizeState, belief: Belief, chance: float, ceili
         Look.HIDDEN if mean > ceiling else look,
         min(max(0.0, mean - spread), ceiling),
         min(mean + spread, ceiling),
-        texts=(f"{cost(mean)} ± {cost(spread)}", status_name(state), percent(chance)),
+        texts=(f"{joules(mean)} ± {joules(spread)}", status_name(state), percent(chance)),
     )
 
 
@@ -219,7 +219,7 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
     measured = any(step_energy(limit) is not None for _, limit in found)
     points, best, rows = [], [], []
     for profile, limit in found:
-        joules, seconds, watts = (
+        measured_joules, seconds, watts = (
             step_energy(limit),
             limit.time_seconds_per_step,
             limit.power_setting.limit_watts_per_gpu,
@@ -227,11 +227,11 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
         texts = (
             f"{watts:g} W",
             step_time(seconds),
-            "–" if joules is None else cost(joules),
-            cost(limit.cost_per_step),
+            "–" if measured_joules is None else joules(measured_joules),
+            joules(limit.cost_per_step),
         )
         size, trial = str(profile.batch_size), str(profile.trial_number)
-        value = joules if measured else seconds
+        value = measured_joules if measured else seconds
         points.append(Point(watts, value, size, texts=(*texts, trial), target=trial))
         if chosen.get(profile.batch_size) == watts:
             best.append(points[-1]._replace(look=Look.RING))

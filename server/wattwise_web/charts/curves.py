@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import energy_of
+from wattwise.presentation.quantities import energy_of, joules
 
-from wattwise_web.amounts import cost, metric
+from wattwise_web.amounts import metric
 from wattwise_web.charts.marks import (
     MOST_ROWS,
     Amounts,
@@ -90,7 +90,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
             str(curve.batch_size),
             str(each.epoch),
             metric(each.metric),
-            "–" if (energy := energy_of(each)) is None else cost(energy),
+            "–" if (energy := energy_of(each)) is None else joules(energy),
         )
         for curve in shown
         for each in reversed(curve.measurements)

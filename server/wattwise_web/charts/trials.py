@@ -9,9 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
+from wattwise.presentation.quantities import joules
 from wattwise.presentation.states import end_reason, trial_result
 
-from wattwise_web.amounts import cost, minute, number
+from wattwise_web.amounts import minute, number
 from wattwise_web.charts.marks import (
     GOOD,
     MOST_ROWS,
@@ -176,10 +177,10 @@ def _lines(job: v1.Job, statistics: v1.JobStatistics, bound: float | None) -> li
     """Returns what a delivery costs with the default on average, and where the newest trial is stopped."""
     lines, of_cost = [], statistics.savings.cost
     if of_cost.HasField("default_mean") and math.isfinite(of_cost.default_mean):
-        text = f"default {job.spec.default_batch_size}, mean of its deliveries: {cost(of_cost.default_mean)}"
+        text = f"default {job.spec.default_batch_size}, mean of its deliveries: {joules(of_cost.default_mean)}"
         lines.append(Rule("y", of_cost.default_mean, text=text, title="line", in_legend=True))
     if bound is not None and math.isfinite(bound):
-        text = f"bound of the newest trial: {cost(bound)}"
+        text = f"bound of the newest trial: {joules(bound)}"
         lines.append(Rule("y", bound, (4, 4), text, "line", in_legend=True))
     return lines
 
@@ -222,13 +223,13 @@ def _caption(details: v1.JobDetails, looks: set[Look], *, single: bool) -> str:
 
 
 def _row(job_id: str, bucket: v1.TrialBucket, *, single: bool) -> tuple[Cell, ...]:
-    size, median = str(bucket.batch_size), cost(bucket.median_cost)
+    size, median = str(bucket.batch_size), joules(bucket.median_cost)
     when = minute(bucket.last_end_time) if bucket.HasField("last_end_time") else "–"
     tail = (_result(bucket, single=single), _epochs(bucket), when)
     if single:
         link = Link(str(bucket.first_trial), page("trial", job=job_id, number=bucket.first_trial))
         return link, size, median, *tail, bucket.reason or "–"
-    ends = f"{cost(bucket.least_cost)} to {cost(bucket.most_cost)}"
+    ends = f"{joules(bucket.least_cost)} to {joules(bucket.most_cost)}"
     href = page("job/trials", id=job_id, batch=size, **{"from": bucket.last_trial})
     return Link(f"{bucket.first_trial}–{bucket.last_trial}", href), size, median, ends, *tail
 
@@ -272,7 +273,7 @@ def saved_so_far(job: v1.Job, history: History) -> Chart | None:
         "Saved so far",
         ("up to trial", "deliveries", "estimate", "at least"),
         [
-            (str(point.trial_number), f"{point.num_deliveries:,}", cost(point.saved_cost), _at_least(point))
+            (str(point.trial_number), f"{point.num_deliveries:,}", joules(point.saved_cost), _at_least(point))
             for point in known[: -MOST_ROWS - 1 : -1]
         ],
         Drawing(whole_axis("trial", points), y, marks),
@@ -287,7 +288,7 @@ def _saved(point: v1.SavingsPoint, date: int | None) -> Point:
 
 
 def _at_least(point: v1.SavingsPoint) -> str:
-    return cost(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else "–"
+    return joules(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else "–"
 
 
 def cost_per_delivery(found: Sequence[tuple[v1.Job, History]]) -> Chart | None:
@@ -321,7 +322,7 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, History]]) -> Chart | None:
     costs = [point.y for point in points if point.y is not None]
     newest = sorted(points, key=lambda point: -float(point.x))
     rows = [
-        (Link(of.series, page("job", id=of.series)), str(of.x), of.texts[0], cost(of.y or 0.0))
+        (Link(of.series, page("job", id=of.series)), str(of.x), of.texts[0], joules(of.y or 0.0))
         for of in newest[:MOST_ROWS]
     ]
     palette = Palette("job", dict(zip(names, PAIR, strict=True)), names, columns=1)

@@ -40,7 +40,7 @@ def test_a_change_is_shown(ask: Ask, changed: Recurring) -> None:
     """`jobs show` has the warning, and the change once the warning is withdrawn; `jobs events` has the event."""
     (change,) = changed.details.changes
     shown = ask("jobs", "show", changed.job_id)
-    assert row(shown, "warning")[1] == change.message
+    assert row(shown, "warning")[1].endswith(f": {change.message}")
     assert shown.count(change.message) == 1
     found = ask("jobs", "events", changed.job_id, "--kind", "change-detected", "--no-headers")
     assert found.count("\n") == 1

@@ -67,7 +67,7 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     )
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "cost")[1].startswith("A model costs 150 J now")
-    assert row(shown, "imported trials") == ["imported trials", "5"]
+    assert row(shown, "imported") == ["imported", "5 trials"]
     assert trainer.next().batch_size in (16, 32)
 
 
@@ -172,7 +172,7 @@ def test_warnings_of_imported_trials(
     (warning,) = capsys.readouterr().err.splitlines()
     assert warning.startswith(f"wattwise jobs import: {file}:2: trial 'a': result.measurement.energy_joules: ")
     assert row(ask("jobs", "show", trainer.job_id), "warning")[1].startswith(
-        "trial 1, result.measurement.energy_joules: "
+        "trial 1, no energy (result.measurement.energy_joules): "
     )
 
 
@@ -234,7 +234,7 @@ def test_trial_from_before_a_reset_is_excluded(ask: Ask, trainer: Trainer, tmp_p
     ask("jobs", "reset", trainer.job_id, "--yes")
     file = written(tmp_path, f"{HEADING},start_time\na,16,2,10,100,0.95,2026-01-01\n")
     assert "excluded, before the job's reset" in ask("jobs", "import", trainer.job_id, file)
-    assert row(ask("jobs", "show", trainer.job_id), "excluded trials") == ["excluded trials", "1"]
+    assert row(ask("jobs", "show", trainer.job_id), "excluded")[1].startswith("trial 1 does not count; ")
     assert "min_cost" not in json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]
     ask("jobs", "include-trial", trainer.job_id, "1")
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]["min_cost"] == 100

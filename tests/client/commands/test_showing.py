@@ -42,8 +42,8 @@ def test_facts_of_a_trial(ask: Ask, trainer: Trainer) -> None:
         "cost": ["300 J, without a bound"],
         "time": ["7.5 s"],
     }
-    assert row(shown, "why this one")[1] == "the default is tried first"
-    assert "target" in row(shown, "decision")[1]
+    assert row(shown, "why batch size 16")[1] == "the default is tried first"
+    assert "target" in row(shown, "why it ended")[1]
     assert row(shown, "label host") == ["label host", "node7"]
     assert row(shown, "label commit") == ["label commit", "abc"]
 
@@ -88,7 +88,8 @@ def test_warnings_and_estimates_of_a_trial(ask: Ask, trainer: Trainer) -> None:
     ask("jobs", "exclude-trial", trainer.job_id, number)
     shown = ask("jobs", "trial", trainer.job_id, number)
     warnings = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith("warning")]
-    assert {warning.split(":")[0] for warning in warnings} >= {"result.measurement.metric", "result.monitor"}
+    fields = {warning.split(":")[0].partition("(")[2].rstrip(")") for warning in warnings}
+    assert fields >= {"result.measurement.metric", "result.monitor"}
     assert row(shown, "energy") == ["energy", "10.0 J (estimate)"]
     assert row(shown, "result") == ["result", "reached, excluded"]
 

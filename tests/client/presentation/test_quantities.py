@@ -7,7 +7,7 @@ import math
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
-from wattwise.presentation.quantities import duration, estimate_mark, joules, moment, money, spread
+from wattwise.presentation.quantities import MINUS, duration, energy, estimate_mark, joules, moment, money, spread
 from wattwise.spec import enum_name
 
 from tests.jobs import monitor_of
@@ -25,8 +25,8 @@ FAILED = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
         (999.4, "999 J"),
         (999.6, "1.00 kJ"),
         (12_345, "12.3 kJ"),
-        (-1_200_000, "-1.20 MJ"),
-        (5e18, "5000 PJ"),
+        (-1_200_000, f"{MINUS}1.20 MJ"),
+        (5e18, "5,000 PJ"),
         (math.inf, "unknown"),
         (math.nan, "unknown"),
     ],
@@ -56,11 +56,20 @@ def test_duration(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0.00 EUR"), (0.03124, "0.0312 EUR"), (1, "1.00 EUR"), (-1234.5, "-1,234.50 EUR")],
+    [(0, "0.00 EUR"), (0.03124, "0.0312 EUR"), (1, "1.00 EUR"), (-1234.5, f"{MINUS}1,234.50 EUR")],
 )
 def test_money(value: float, text: str) -> None:
     """Money has cents, and three digits only where they say more."""
     assert money(value, "EUR") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12_345, "12.3 kJ"), (360_000, "0.100 kWh"), (4.5e7, "12.5 kWh"), (4.32e9, "1.20 MWh"), (math.inf, "unknown")],
+)
+def test_energy(value: float, text: str) -> None:
+    """Energy is in kilowatt-hours from a tenth of one on."""
+    assert energy(value) == text
 
 
 @pytest.mark.parametrize(("precision", "text"), [(0, "unknown"), (1e-6, "1.00 kJ"), (math.inf, "0.00 J")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain, print_json
@@ -17,26 +17,21 @@ from wattwise.presentation.quantities import (
     age,
     carbon,
     duration,
-    energy,
     exact_moment,
     joules,
-    moment,
     money,
     seconds_since,
 )
+from wattwise.presentation.savings import NO_FACTORS, Amount, amounts_of, factors_text, savings_facts, spending
 from wattwise.presentation.sentences import (
     answer,
-    factor_parts,
     has_prices,
     main_quantity,
     number_of,
-    shown_saving,
     since_trial,
-    spent_by_month,
-    spent_per_model,
     total_answer,
 )
-from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of, monitors
+from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of
 from wattwise.presentation.terminal import Column, Mark, estimate_marks, numbers, print_facts, print_text
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
@@ -106,152 +101,34 @@ def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatist
     savings = statistics.savings
     print_text(answer(job, details, statistics, factors).brief, 2)
     print()  # noqa: T201 - the command's answer
-    _print_amounts(savings, factors, mark_of(job))
+    _print_amounts(savings, factors)
     print()  # noqa: T201 - the command's answer
-    print_facts(
-        [("job", job.spec.job_id), *_grounds(job, details, statistics, factors), ("factors", factors_text(factors))]
-    )
+    advice = [("advice", line) for line in (details.advice, *statistics.advice)]
+    print_facts([("job", job.spec.job_id), *advice, *savings_facts(job, details, statistics, factors)])
     print()  # noqa: T201 - the command's answer
     print_models(statistics, factors, mark_of(job))
 
 
-def factors_text(factors: v1.Factors) -> str:
-    """Returns the operator's factors in a line, with their source."""
-    parts = factor_parts(factors)
-    if not parts:
-        return "none: the server has no prices and no carbon intensity"
-    return f"{', '.join(parts)}, PUE {factors.pue:g}; source: {factors.source or 'not said'}"
-
-
-class _Amount(NamedTuple):
-    """A quantity with the text of an amount; what was saved of it is None if it was not measured."""
-
-    name: str
-    text: Callable[[float], str]
-    saving: v1.SavingsEstimate | None
-
-    def of(self, name: Literal["spent", "in_use", "with_default"]) -> str:
-        if self.saving is None or not (name == "spent" or self.saving.HasField(name)):
-            return "not measured" if name == "spent" else ""
-        return self.text(getattr(self.saving, name))
-
-    def at_least(self) -> str:
-        if self.saving is None or not self.saving.HasField("at_least"):
-            return "no claim"
-        # Below 0 it is no loss, but says that a saving is not proven.
-        return shown_saving(self.saving, self.text)[0] or "not certain"
-
-    def estimate(self) -> str:
-        return "" if self.saving is None else shown_saving(self.saving, self.text)[1]
-
-
-def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
-    rows = _amounts_of(savings, factors)
-    columns: list[Column[_Amount]] = [
+def _print_amounts(savings: v1.Savings, factors: v1.Factors) -> None:
+    rows = amounts_of(savings, factors)
+    columns: list[Column[Amount]] = [
         Column("", lambda row: row.name),
-        Column("saved at least", _Amount.at_least, right=True, priority=1),
-        Column("estimate", _Amount.estimate, right=True, priority=4),
-        Column("spent", lambda row: row.of("spent"), right=True, priority=5),
+        Column("saved at least", lambda row: row.at_least, right=True, priority=1),
+        Column("estimate", lambda row: row.estimate, right=True, priority=4),
+        Column("spent", lambda row: row.spent, right=True, priority=5),
     ]
     if savings.HasField("batch_size_in_use"):
         columns[1:1] = [
-            Column("a model now", lambda row: row.of("in_use"), right=True, priority=2),
-            Column("with the default", lambda row: row.of("with_default"), right=True, priority=3),
+            Column("a model now", lambda row: row.now, right=True, priority=2),
+            Column("with the default", lambda row: row.default, right=True, priority=3),
         ]
-    verdicts = {row.saving.verdict: row.saving.confidence for row in rows if row.saving is not None}
-    confidence = verdicts.get(v1.SAVINGS_VERDICT_SAVING)
-    notes = [] if confidence is None else [_SAVED.format(confidence)]
-    notes += [_LOST] if v1.SAVINGS_VERDICT_LOSS in verdicts else []
+    estimates = (savings.cost, savings.energy, savings.time, savings.money, savings.carbon)
+    confidence = [each.confidence for each in estimates if each.verdict == v1.SAVINGS_VERDICT_SAVING]
+    notes = [_SAVED.format(confidence[0])] if confidence else []
+    notes += [_LOST] if any(row.loses for row in rows) else []
     if savings.compared_from_trial:
         notes.append(f"All amounts are those of the trials from {savings.compared_from_trial} on.")
-    if mark:
-        notes.append(f"Energies and costs are estimates{' in part' if 'partly' in mark else ''}, not measured.")
     print_table(columns, rows, notes=lambda _rows, _names: notes)
-
-
-def _amounts_of(savings: v1.Savings, factors: v1.Factors) -> list[_Amount]:
-    """Returns the quantities, the main one first."""
-    measured = savings.energy.HasField("spent")
-    amounts = [
-        _Amount("cost", joules, savings.cost),
-        _Amount("energy", energy, savings.energy if measured else None),
-        _Amount("time", duration, savings.time),
-    ]
-    if savings.HasField("money"):
-        amounts.append(_Amount("money", lambda value: money(value, factors.currency), savings.money))
-    if savings.HasField("carbon"):
-        amounts.append(_Amount("CO2", carbon, savings.carbon))
-    first = main_quantity(savings, factors).name
-    return sorted(amounts, key=lambda amount: amount.name != first)
-
-
-def _grounds(
-    job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors
-) -> Iterator[tuple[str, str]]:
-    """Yields what a claim rests on, and what to do about it."""
-    savings, spec = statistics.savings, job.spec
-    running = statistics.num_running
-    if details.advice:
-        yield "advice", details.advice
-    for line in statistics.advice:
-        yield "advice", line
-    yield "deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}"
-    yield from _spending(statistics, factors)
-    for change in details.changes:
-        yield "changed", change.message
-    if since := savings.compared_from_trial:
-        of_all = f"{joules(savings.cost.spent)} of {joules(statistics.spent.cost)}"
-        yield (
-            "since",
-            f"trial {since}: {savings.num_deliveries} of {statistics.num_deliveries} deliveries, for {of_all}",
-        )
-    newest = ""
-    if savings.HasField("newest_baseline_time"):
-        when = savings.newest_baseline_time
-        newest = f", the newest {age(seconds_since(when))} old ({moment(when)})"
-    runs = number_of(savings.num_baseline_trials, "delivery", "deliveries")
-    yield "compared with", f"{runs} of the default batch size {spec.default_batch_size}{newest}"
-    yield from _arithmetic(savings, factors, running=bool(running))
-    if statistics.HasField("break_even_trial"):
-        of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
-        yield "break-even", f"at trial {statistics.break_even_trial}, by today's lower bound{of_cost}"
-    if statistics.excluded_trials:
-        yield "left out", f"{number_of(len(statistics.excluded_trials), 'trial')} that a person has excluded"
-    if job.monitor.kinds:
-        mixed = ": these costs cannot be compared" if job.other_monitors else ""
-        yield "monitor", f"{monitors(job)}{mixed}"
-
-
-def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> Iterator[tuple[str, str]]:
-    """Yields how the figures of a claim follow from what a delivery takes with the default."""
-    _, saving, text = main_quantity(savings, factors)
-    deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
-    if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
-        spent = text(saving.spent)
-        least = f"{text(saving.least_baseline)}, the least that one takes with the default,"
-        yield "at least", f"{deliveries} x {least} - {spent} spent"
-        cautious = f"{text(saving.cautious_baseline)}, the mean of {mean} less its standard error,"
-        yield "estimate", f"{deliveries} x {cautious} - {spent} spent"
-    elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
-        # What running trials spent is no loss before they end.
-        ended = f"{text(saving.spent_by_ended_trials)}{' of ended trials' if running else ''}"
-        took = "what a model takes with the default"
-        yield "loss", f"{ended} - {deliveries} x {model}, {took}: {text(saving.lost)}"
-
-
-def _spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[tuple[str, str]]:
-    yield "spent", f"{spent_per_model(statistics, factors)}, failed and running trials included"
-    if months := spent_by_month(statistics, factors):
-        without = "; without running trials" if statistics.num_running else ""
-        yield "by month", f"{months.removesuffix('.')}{without}"
-
-
-def _deliveries(statistics: v1.JobStatistics) -> str:
-    deliveries = statistics.num_deliveries
-    # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
-    if any(each.num_imported for each in statistics.trials):
-        return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
-    return f"{deliveries} of {number_of(statistics.num_trials, 'trial')} reached the target"
 
 
 def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -> None:
@@ -290,7 +167,7 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
     total = total_answer(totals, factors)
     print_text(f"total: {' '.join(filter(None, (total.figure, total.text)))}", 2)
     print()  # noqa: T201 - the command's answer
-    _print_amounts(totals.savings, factors, "")
+    _print_amounts(totals.savings, factors)
     print()  # noqa: T201 - the command's answer
     jobs = number_of(totals.num_jobs, "job")
     attention = totals.num_jobs_needing_attention
@@ -302,7 +179,7 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
             f"{totals.num_running_trials} running, {number_of(totals.num_deliveries, 'delivery', 'deliveries')}",
         ),
         ("attention", f"{attention} of {jobs} should be looked at"),
-        ("factors", factors_text(factors)),
+        ("factors", factors_text(factors) or NO_FACTORS),
     ]
     print_facts(facts)
 
@@ -411,7 +288,7 @@ def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
         *([("next launch", found.upcoming)] if found.upcoming else []),
         *(("advice", line) for line in statistics.advice),
         *([(f"why {choices[0].batch_size}", choices[0].reason)] if choices else []),
-        *_spending(statistics, factors),
+        *spending(statistics, factors),
     ]
     return Figures(statistics, factors, lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
@@ -14,20 +14,17 @@ from wattwise.commands.main import complain, say
 from wattwise.commands.rows import add_table_options, print_table, table_options
 from wattwise.commands.savings import figures_of
 from wattwise.commands.tables import print_job
-from wattwise.monitor.kind import monitor_text
+from wattwise.presentation.facts import trial_facts, trial_reasons, trial_warnings
 from wattwise.presentation.quantities import (
-    COMPUTED_NOTE,
     duration,
     energy_of,
-    estimate_mark,
     joules,
-    moment,
     optional,
     step_energy,
     step_time,
     watts_per_gpu,
 )
-from wattwise.presentation.states import JobTrial, direction, lease, result, trial_origin
+from wattwise.presentation.states import JobTrial, result
 from wattwise.presentation.terminal import Column, numbers, print_facts, times
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
@@ -113,7 +110,7 @@ def _trial(client: Client, args: argparse.Namespace) -> int:
     elif options.tsv or not options.headers:
         print_table(EPOCH_COLUMNS, list(measurements), options)
     else:
-        print_facts(list(_facts(client.get_job(args.job_id).job, found.trial)))
+        _print_trial(client.get_job(args.job_id).job, found.trial)
         print()  # noqa: T201 - the command's answer
         empty = "no epochs: none was reported, or the server no longer keeps them"
         print_table(EPOCH_COLUMNS, list(measurements), options, empty=empty)
@@ -123,52 +120,16 @@ def _trial(client: Client, args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(job: v1.Job, trial: v1.Trial) -> Iterator[tuple[str, str]]:
-    """Yields what is known of a trial, as names with texts."""
-    spec, size = job.spec, trial.batch_size
-    yield "trial", f"{trial.id.trial_number} of {spec.job_id}"
-    yield "result", result(JobTrial(job, trial))
-    yield "batch size", f"{size}, the default" if size == spec.default_batch_size else str(size)
-    yield "origin", trial_origin(trial)
-    yield "why this one", trial.reason or "not recorded: it was imported"
-    if trial.decision_message:
-        yield "decision", trial.decision_message
-    yield from _measured(spec, trial)
-    if trial.HasField("start_time"):
-        yield "started", moment(trial.start_time)
-    if trial.HasField("end_time"):
-        yield "ended", moment(trial.end_time)
-    if expires := lease(trial, moment):
-        yield "lease expires", expires
-    for name, value in sorted(trial.labels.items()):
-        yield f"label {name}", value
-    if trial.token_id:
-        yield "token", trial.token_id
-    for warning in trial.warnings:
-        yield "warning", f"{warning.field}: {warning.message}"
-
-
-def _measured(spec: v1.JobSpec, trial: v1.Trial) -> Iterator[tuple[str, str]]:
-    """Yields what its newest report said."""
-    mark = estimate_mark(trial.monitor)
-    yield "epochs", f"{trial.newest.epoch} of at most {spec.max_epochs}"
-    if trial.HasField("newest"):
-        yield "metric", f"{trial.newest.metric:.4g}; the target is {direction(spec)} {spec.target.value:g}"
-    if trial.HasField("cost"):
-        bound = f", stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else ", without a bound"
-        yield "cost", f"{joules(trial.cost)}{mark}{bound}"
-        yield "time", duration(trial.newest.time_seconds)
-        energy = energy_of(trial.newest)
-        yield "energy", "not measured" if energy is None else f"{joules(energy)}{mark}"
-    if trial.newest.HasField("computed"):
-        yield (
-            "computed",
-            f"the cost is {COMPUTED_NOTE}: {watts_per_gpu(trial.newest.computed.power_setting.limit_watts_per_gpu)}",
-        )
-    if trial.newest.power_setting.HasField("limit_watts_per_gpu"):
-        yield "power limit", watts_per_gpu(trial.newest.power_setting.limit_watts_per_gpu)
-    if trial.monitor.kinds:
-        yield "monitor", monitor_text(trial.monitor)
+def _print_trial(job: v1.Job, trial: v1.Trial) -> None:
+    facts = [
+        ("trial", f"{trial.id.trial_number} of {job.spec.job_id}"),
+        ("result", result(JobTrial(job, trial))),
+        *trial_reasons(trial),
+        *trial_facts(job, trial),
+        *((f"label {name}", value) for name, value in sorted(trial.labels.items())),
+        *trial_warnings(trial),
+    ]
+    print_facts(facts)
 
 
 EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (

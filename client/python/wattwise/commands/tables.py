@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from wattwise import v1
 from wattwise.commands.rows import TableOptions, print_table
 from wattwise.monitor.kind import monitor_text
+from wattwise.presentation.facts import job_facts, job_warnings, set_by_people
 from wattwise.presentation.quantities import (
     PLUS_MINUS,
     duration,
@@ -24,25 +25,19 @@ from wattwise.presentation.quantities import (
 from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import (
     JobTrial,
-    banned,
-    baseline_waits,
     batch_size_in_use,
     end_reason,
-    has_stages,
     lease,
     listed_state,
     mark_of,
     may_be_chosen,
     monitors,
-    policy_with_parameters,
     ranges,
     result,
     sizes,
     stage,
     status_name,
-    stopping_text,
     target,
-    target_text,
     trial_origin,
     warning_kind,
     with_uncounted,
@@ -58,10 +53,7 @@ from wattwise.presentation.terminal import (
     print_text,
     times,
 )
-from wattwise.spec import enum_name, gpus_text
-
-if TYPE_CHECKING:
-    pass
+from wattwise.spec import enum_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -89,9 +81,13 @@ def print_job(job: v1.Job, details: v1.JobDetails, figures: Figures, *, wide: bo
         figures: what else is known of it.
         wide: whether the table of batch sizes has the details behind the expected costs.
     """
-    advice = [("advice", details.advice)] if details.advice else []
-    facts = (*advice, *figures.lines, *_facts(job, details), *_unusual(figures.statistics), *_warnings(job, details))
-    print_facts([("job", job.spec.job_id), *facts])
+    facts = (
+        *figures.lines,
+        *set_by_people(job, details, figures.statistics),
+        *job_facts(job, details, figures.statistics),
+    )
+    warnings = job_warnings(job, details)
+    print_facts([("job", job.spec.job_id), *warnings, *facts])
     rows = _batch_sizes(details, figures)
     if not rows:
         return
@@ -202,70 +198,6 @@ def _trial_notes(rows: Sequence[JobTrial], names: Sequence[str]) -> Iterable[str
             found.setdefault(warning_kind(warning.reason), set()).add(row.trial.id.trial_number)
     for name, numbered in found.items():
         yield f"Warning: {name}, {'trial' if len(numbered) == 1 else 'trials'} {ranges(sorted(numbered))}."
-
-
-def _facts(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
-    spec = job.spec
-    yield "policy", policy_with_parameters(spec)
-    if has_stages(spec):
-        yield "stage", stage(job)
-    pinned = job.HasField("pinned_batch_size")
-    if pinned:
-        yield "pinned", str(job.pinned_batch_size)
-    if job.paused:
-        yield "paused", "once nothing is pinned" if pinned else "nothing is tried"
-    if sizes_banned := banned(details):
-        yield "banned", sizes(sizes_banned)
-    if job.HasField("reset_after"):
-        when = f"{moment(job.reset_time)}, " if job.HasField("reset_time") else ""
-        yield "reset", f"{when}after trial {job.reset_after}: {_numbered(job.reset_after)} not count"
-    if job.baseline_requested:
-        waits = baseline_waits(job, details)
-        yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
-    if job.HasField("baseline_every"):
-        waits = baseline_waits(job, details)
-        often = f"one launch in {job.baseline_every} gets batch size {spec.default_batch_size}"
-        yield "baselines", f"{often}, but not {waits}" if waits else often
-    warned = {warning.message for warning in job.warnings}
-    for change in details.changes:
-        if change.message not in warned:
-            yield "changed", change.message
-    yield "available", f"{sizes(job.available_batch_sizes)} (of {sizes(spec.batch_sizes)}): launches may get these"
-    yield "target", target_text(spec)
-    yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
-    stopping = stopping_text(spec)
-    if stopping != "never" and (pinned or job.paused):
-        stopping += f"; trials of a {'pinned batch size' if pinned else 'paused search'} are not"
-    yield "stopped early", stopping
-    yield "GPUs", gpus_text(spec)
-    if job.monitor.kinds:
-        mixed = ": these costs cannot be compared" if job.other_monitors else ""
-        yield "monitor", f"{monitors(job)}{mixed}"
-    yield "trials", str(job.num_trials)
-    yield "registered", moment(job.create_time)
-
-
-def _numbered(last: int) -> str:
-    """Returns the trials up to a number, and the verb that follows."""
-    return "trial 1 does" if last == 1 else f"trials 1-{last} do"
-
-
-def _unusual(statistics: v1.JobStatistics) -> Iterable[tuple[str, str]]:
-    """Yields which trials do not count, and how many the search did not choose."""
-    yield "excluded trials", ranges(statistics.excluded_trials)
-    yield "set by a person", _count(each.num_requested for each in statistics.trials)
-    yield "imported trials", _count(each.num_imported for each in statistics.trials)
-
-
-def _count(numbers: Iterable[int]) -> str:
-    return str(sum(numbers) or "")
-
-
-def _warnings(job: v1.Job, details: v1.JobDetails) -> Iterable[tuple[str, str]]:
-    changes = {change.message for change in details.changes}
-    for warning in job.warnings:
-        where = "" if warning.message in changes else f"trial {warning.trial_number}, {warning.field}: "
-        yield "warning", f"{where}{warning.message}"
 
 
 def _status(row: JobTrial) -> str:

@@ -14,26 +14,29 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
+MINUS = "\N{MINUS SIGN}"
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def joules(value: float) -> str:
-    """Returns joules as three digits with a unit prefix: "0.52 J", "-1.20 MJ"; "unknown" if they are not finite."""
+    """Returns joules as three digits with a unit prefix: "0.52 J", "−1.20 MJ"; "unknown" if they are not finite."""
     if not math.isfinite(value):
         return "unknown"
     size, prefix = abs(value), 0
     while size >= 999.5 and prefix < len(_PREFIXES) - 1:
         size, prefix = size / 1000, prefix + 1
     decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
-    return f"{math.copysign(size, value):.{decimals}f} {_PREFIXES[prefix]}J"
+    return f"{_signed(math.copysign(size, value), decimals)} {_PREFIXES[prefix]}J"
 
 
 def energy(value: float) -> str:
-    """Returns joules, also in kilowatt-hours from 0.001 kWh on: "520 J", "12.3 kJ (0.00342 kWh)"."""
+    """Returns an energy in the unit of bills from 0.1 kWh on: "12.3 kJ", "0.342 kWh", "1.20 MWh"."""
     kilowatt_hours = value / 3.6e6
-    if not 0.001 <= abs(kilowatt_hours) < math.inf:
+    if not 0.1 <= abs(kilowatt_hours) < math.inf:
         return joules(value)
-    return f"{joules(value)} ({_rounded(kilowatt_hours)} kWh)"
+    if abs(kilowatt_hours) >= 1000:
+        return f"{_rounded(kilowatt_hours / 1000)} MWh"
+    return f"{_rounded(kilowatt_hours)} kWh"
 
 
 _LEAST_MONEY = 1e-6
@@ -44,11 +47,11 @@ def money(value: float, currency: str) -> str:
     """Returns an amount of a currency, with cents or three digits below 1: "1,234.50 EUR", "0.0312 EUR"."""
     if abs(value) < _LEAST_MONEY:
         return f"{'<0.000001' if value else '0.00'} {currency}".rstrip()
-    return f"{_rounded(value) if 0 < abs(value) < 1 else f'{value:,.2f}'} {currency}".rstrip()
+    return f"{_rounded(value) if 0 < abs(value) < 1 else _signed(value, 2)} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:
-    """Returns grams, kilograms or tonnes of CO2 equivalent: "512 g", "-1.20 kg"."""
+    """Returns grams, kilograms or tonnes of CO2 equivalent: "512 g", "−1.20 kg"."""
     for unit, size in (("t", 1e6), ("kg", 1e3)):
         if abs(grams) >= size:
             return f"{_rounded(grams / size)} {unit}"
@@ -56,10 +59,15 @@ def carbon(grams: float) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Returns three significant digits, without an exponent: "0.00342", "12.3", "1234"."""
+    """Returns three significant digits, without an exponent: "0.00342", "12.3", "1,234"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return _signed(value, max(0, 2 - math.floor(math.log10(abs(value)))))
+
+
+def _signed(value: float, decimals: int) -> str:
+    """Returns a number with a minus sign, and with commas between thousands: "−1,234.50"."""
+    return f"{value:,.{decimals}f}".replace("-", MINUS)
 
 
 _LARGEST_PERCENT = 999
@@ -79,11 +87,11 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns the two largest units: "8.2 s", "3 h 07 min", "-8.2 s"; "unknown" if seconds are not finite."""
+    """Returns the two largest units: "8.2 s", "3 h 07 min", "−8.2 s"; "unknown" if seconds are not finite."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:
-        return f"-{duration(-seconds)}"
+        return f"{MINUS}{duration(-seconds)}"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -395,15 +395,3 @@ def mean_money(trials: v1.TrialStatistics, factors: v1.Factors) -> str:
     """Returns what a delivery with a batch size costs on average in money; empty if that is unknown."""
     mean = trials.mean_delivery
     return money(mean.money, factors.currency) if mean.HasField("money") else ""
-
-
-def factor_parts(factors: v1.Factors) -> list[str]:
-    """Returns the operator's prices and carbon intensity; empty without any."""
-    parts = []
-    if factors.HasField("electricity_price_per_kwh"):
-        parts.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
-    if factors.HasField("gpu_hour_price"):
-        parts.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU and hour")
-    if factors.HasField("carbon_intensity_grams_per_kwh"):
-        parts.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO2 per kWh")
-    return parts

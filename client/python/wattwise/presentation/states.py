@@ -122,13 +122,13 @@ def target_text(spec: v1.JobSpec) -> str:
     return f"metric {direction(spec)} {spec.target.value:g} within {max_epochs(spec)}"
 
 
-def stopping_text(spec: v1.JobSpec, times: str = "times") -> str:
+def stopping_text(spec: v1.JobSpec) -> str:
     """Returns when a trial is stopped early: "never", or "above 2 times the least expected cost"."""
     rule = spec.early_stopping
     if rule.WhichOneof("rule") != "cost_bound":
         return "never"
     least = "least expected cost" if policy_name(spec) == "knowledge_gradient" else "cost of the cheapest trial"
-    return f"above {rule.cost_bound.beta_knob:g} {times} the {least}"
+    return f"above {rule.cost_bound.beta_knob:g} times the {least}"
 
 
 def direction(spec: v1.JobSpec) -> str:

@@ -1,0 +1,152 @@
+"""What a job saved by quantity, and the facts behind the claim, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from wattwise import v1
+from wattwise.presentation.facts import Fact, monitor_of
+from wattwise.presentation.quantities import age, carbon, duration, energy, joules, moment, money, seconds_since
+from wattwise.presentation.sentences import (
+    main_quantity,
+    number_of,
+    shown_saving,
+    spent_by_month,
+    spent_per_model,
+)
+from wattwise.presentation.states import mark_of
+
+NO_FACTORS = (
+    "none: `wattwise serve` has `--electricity-price`, `--gpu-hour-price` and `--carbon-intensity` for money and CO2"
+)
+
+
+class Amount(NamedTuple):
+    """What is known of a quantity.
+
+    Attributes:
+        name: The quantity.
+        now: What a model takes with the batch size in use; empty if that is unknown.
+        default: What a model takes with the default batch size; empty if that is unknown.
+        at_least: The lower bound of what was saved, or why there is none.
+        estimate: The estimate of what was saved, or what was lost; empty if neither is shown.
+        spent: What all trials took.
+        loses: Whether the verdict is a loss.
+    """
+
+    name: str
+    now: str
+    default: str
+    at_least: str
+    estimate: str
+    spent: str
+    loses: bool
+
+
+def amounts_of(savings: v1.Savings, factors: v1.Factors) -> list[Amount]:
+    """Returns the quantities, the main one first; money and CO2 only with the factors for them."""
+    quantities: list[tuple[str, v1.SavingsEstimate, Callable[[float], str]]] = [
+        ("cost", savings.cost, joules),
+        ("energy", savings.energy, energy),
+        ("time", savings.time, duration),
+    ]
+    if savings.HasField("money"):
+        quantities.append(("money", savings.money, lambda value: money(value, factors.currency)))
+    if savings.HasField("carbon"):
+        quantities.append(("CO2", savings.carbon, carbon))
+    main = main_quantity(savings, factors).name
+    return [_amount(*each) for each in sorted(quantities, key=lambda quantity: quantity[0] != main)]
+
+
+def _amount(name: str, saving: v1.SavingsEstimate, text: Callable[[float], str]) -> Amount:
+    at_least, estimate = shown_saving(saving, text)
+    return Amount(
+        name,
+        text(saving.in_use) if saving.HasField("in_use") else "",
+        text(saving.with_default) if saving.HasField("with_default") else "",
+        # A lower bound below 0 is no loss, but says that a saving is not proven.
+        at_least or ("not certain" if saving.HasField("at_least") else "no claim"),
+        estimate,
+        text(saving.spent) if saving.HasField("spent") else "not measured",
+        saving.verdict == v1.SAVINGS_VERDICT_LOSS,
+    )
+
+
+def savings_facts(
+    job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors
+) -> Iterator[Fact]:
+    """Yields the facts behind a claim."""
+    savings, running = statistics.savings, statistics.num_running
+    yield Fact("deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}")
+    yield from spending(statistics, factors)
+    for change in details.changes:
+        yield Fact("changed", change.message)
+    if since := savings.compared_from_trial:
+        of_all = f"{joules(savings.cost.spent)} of {joules(statistics.spent.cost)}"
+        deliveries = f"{savings.num_deliveries} of {statistics.num_deliveries} deliveries"
+        yield Fact("since", f"trial {since}: {deliveries}, for {of_all}")
+    newest = ""
+    if savings.HasField("newest_baseline_time"):
+        when = savings.newest_baseline_time
+        newest = f", the newest {age(seconds_since(when))} old ({moment(when)})"
+    runs = number_of(savings.num_baseline_trials, "delivery", "deliveries")
+    yield Fact("compared with", f"{runs} of the default batch size {job.spec.default_batch_size}{newest}")
+    yield from _arithmetic(savings, factors, running=bool(running))
+    if statistics.HasField("break_even_trial"):
+        of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
+        yield Fact("break-even", f"at trial {statistics.break_even_trial}, by today's lower bound{of_cost}")
+    if statistics.excluded_trials:
+        yield Fact("left out", f"{number_of(len(statistics.excluded_trials), 'trial')} that a person has excluded")
+    yield Fact("monitor", monitor_of(job))
+    if mark := mark_of(job):
+        in_part = " in part" if "partly" in mark else ""
+        yield Fact("estimates", f"energies and costs are estimates{in_part}, not measured")
+    yield Fact("factors", factors_text(factors) or NO_FACTORS)
+
+
+def spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[Fact]:
+    """Yields what all trials took, and what those of the newest month took."""
+    yield Fact("spent", f"{spent_per_model(statistics, factors)}, failed and running trials included")
+    if months := spent_by_month(statistics, factors):
+        without = "; without running trials" if statistics.num_running else ""
+        yield Fact("by month", f"{months.removesuffix('.')}{without}")
+
+
+def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> Iterator[Fact]:
+    """Yields how the figures of a claim follow from what a delivery takes with the default."""
+    _, saving, text = main_quantity(savings, factors)
+    deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
+    if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
+        spent = text(saving.spent)
+        least = f"{text(saving.least_baseline)}, the least that one takes with the default,"
+        yield Fact("at least", f"{deliveries} x {least} - {spent} spent")
+        cautious = f"{text(saving.cautious_baseline)}, the mean of {mean} less its standard error,"
+        yield Fact("estimate", f"{deliveries} x {cautious} - {spent} spent")
+    elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
+        # What running trials spent is no loss before they end.
+        ended = f"{text(saving.spent_by_ended_trials)}{' of ended trials' if running else ''}"
+        took = "what a model takes with the default"
+        yield Fact("loss", f"{ended} - {deliveries} x {model}, {took}: {text(saving.lost)}")
+
+
+def _deliveries(statistics: v1.JobStatistics) -> str:
+    deliveries = statistics.num_deliveries
+    # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
+    if any(each.num_imported for each in statistics.trials):
+        return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
+    return f"{deliveries} of {number_of(statistics.num_trials, 'trial')} reached the target"
+
+
+def factors_text(factors: v1.Factors) -> str:
+    """Returns the operator's factors in a line, with their source; empty without any."""
+    parts = []
+    if factors.HasField("electricity_price_per_kwh"):
+        parts.append(f"{factors.electricity_price_per_kwh:g} {factors.currency} per kWh")
+    if factors.HasField("gpu_hour_price"):
+        parts.append(f"{factors.gpu_hour_price:g} {factors.currency} per GPU and hour")
+    if factors.HasField("carbon_intensity_grams_per_kwh"):
+        parts.append(f"{factors.carbon_intensity_grams_per_kwh:g} g CO2 per kWh")
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}, PUE {factors.pue:g}; source: {factors.source or 'not said'}"
