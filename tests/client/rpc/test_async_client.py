@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import weakref
 
 import pytest
 from wattwise import AsyncClient, Client, v1
@@ -89,6 +90,20 @@ def test_each_event_loop_has_its_own_channel(grpc_addr: str) -> None:
     first = asyncio.run(version())
     again = True
     assert asyncio.run(version()) == first
+
+
+def test_channels_of_closed_event_loops_are_dropped(grpc_addr: str) -> None:
+    """A client that is used by one event loop after another without being closed has one channel."""
+    client = AsyncClient(grpc_addr)
+    links = []
+
+    async def call() -> None:
+        await client.get_server_info()
+        links.append(weakref.ref(client._connection.link()))  # noqa: SLF001 - a client does not show its channels
+
+    for _ in range(3):
+        asyncio.run(call())
+    assert [link() is not None for link in links] == [False, False, True]
 
 
 def test_methods_have_their_signatures_and_documentation() -> None:

@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from wattwise import AsyncClient, Client, Credentials, v1
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, UntrustedServerError
-from wattwise.rpc import connection
+from wattwise.rpc import connection, modes
 from wattwise.rpc.address import is_loopback, server_of, servers_of
 from wattwise.rpc.connection import Connection
 from wattwise.rpc.modes import finish
@@ -142,6 +143,42 @@ async def test_awaited_calls_go_on_at_another_server(
             if how is signal.SIGSTOP:
                 os.kill(first.process.pid, signal.SIGCONT)
     assert [f"{second.address} answers now" in warning for warning in _warnings(caplog)] == [True]
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "uncounted"])
+async def test_move_of_one_awaited_call_cancels_no_other(
+    pair: tuple[LiveServer, LiveServer, str], monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    """If one call leaves a suspended server, later ones and a watch move, also if tasks count no cancellations (3.10).
+
+    A call that is cancelled itself is cancelled.
+    """
+    first, _, address = pair
+    if not counts:
+        old = ModuleType("asyncio")
+        vars(old).update(vars(asyncio), current_task=lambda: None)
+        monkeypatch.setattr(modes, "asyncio", old)
+
+    async def later(seconds: float) -> v1.GetJobResponse:
+        await asyncio.sleep(seconds)
+        return await client.get_job(JOB_ID)
+
+    async with AsyncClient(address) as client:
+        watch = client.watch_jobs()
+        await anext(watch)
+        os.kill(first.process.pid, signal.SIGSTOP)
+        try:
+            again = asyncio.ensure_future(anext(watch))
+            calls = [asyncio.ensure_future(later(place / 4)) for place in range(8)]
+            cancelled = asyncio.ensure_future(client.get_job(JOB_ID))
+            await asyncio.sleep(0.5)
+            cancelled.cancel()
+            answers = await asyncio.gather(*calls, again)
+            assert len(answers) == len(calls) + 1
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        finally:
+            os.kill(first.process.pid, signal.SIGCONT)
 
 
 def test_refusal_of_the_other_server_does_not_hide_the_loss(
@@ -294,7 +331,7 @@ def _rounds(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     begun: list[float] = []
     ask = connection_of(client).ask
 
-    def asked(send: Callable[[connection.Link, float], Awaitable[v1.Job]], timeout: float) -> Awaitable[v1.Job]:
+    def asked(send: Callable[[connection.ServerLink, float], Awaitable[v1.Job]], timeout: float) -> Awaitable[v1.Job]:
         begun.append(timeout)
         return ask(send, timeout)
 
@@ -328,7 +365,7 @@ def test_move_of_another_thread_is_no_outage(
     first, _, address = pair
     begun = threading.Event()
 
-    async def get_job(link: connection.Link, seconds: float) -> v1.GetJobResponse:
+    async def get_job(link: connection.ServerLink, seconds: float) -> v1.GetJobResponse:
         begun.set()
         return link.reader.GetJob(v1.GetJobRequest(job_id=JOB_ID), timeout=seconds)
 

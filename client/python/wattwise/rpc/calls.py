@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -26,7 +26,7 @@ from wattwise.errors import (
 from wattwise.rpc import answers
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import Retries, check_seconds, pauses
-from wattwise.rpc.connection import CALL_ID, Connection, Link, is_old
+from wattwise.rpc.connection import CALL_ID, Connection, ServerLink, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.modes import Mode, call, listing, stream
 from wattwise.rpc.rows import Row
@@ -889,7 +889,7 @@ class Calls:
             timeout: seconds; None is the client's.
         """
 
-        def method(link: Link) -> Any:
+        def method(link: ServerLink) -> Any:
             stubs = (link.reader, link.info, link.control, link.optimizer)
             return next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
 
@@ -898,7 +898,7 @@ class Calls:
 
     async def _watch(
         self,
-        method: Callable[[Link], grpc.UnaryStreamMultiCallable[Request, Response]],
+        method: Callable[[ServerLink], grpc.UnaryStreamMultiCallable[Request, Response]],
         request: Request,
         timeout: float | None,
         check: Callable[[Response], object] = lambda _: None,
@@ -910,9 +910,9 @@ class Calls:
         while True:
             link = self._connection.link()
             with link.for_watch() as used:
-                call = method(used)(request, metadata=metadata)
+                call, has_moved = method(used)(request, metadata=metadata), partial(self._connection.has_moved, link)
                 try:
-                    while (response := await self.mode.receive(call)) is not None:
+                    while (response := await self.mode.receive(call, has_moved)) is not None:
                         self._connection.answered(link)
                         with answers.naming(link.server, name):
                             answers.check_times(response)
@@ -947,7 +947,7 @@ class Calls:
 
     async def _about(
         self,
-        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Request, OfJob]],
+        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Request, OfJob]],
         request: Request,
         timeout: float | None,
     ) -> OfJob:
@@ -957,7 +957,7 @@ class Calls:
 
     async def _rows(
         self,
-        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Listing, Page]],
+        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Listing, Page]],
         request: Listing,
         timeout: float | None,
         rows_of: Callable[[Page], Iterable[Row]],
@@ -969,7 +969,7 @@ class Calls:
 
     async def _pages(
         self,
-        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Listing, Page]],
+        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Listing, Page]],
         request: Listing,
         timeout: float | None,
     ) -> AsyncIterator[Page]:
@@ -984,15 +984,16 @@ class Calls:
 
     async def _call(
         self,
-        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Request, Response]],
+        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Request, Response]],
         request: Request,
         timeout: float | None,
         check: Callable[[Response], object] = lambda _: None,
     ) -> Response:
         metadata = self._metadata()
 
-        async def send(link: Link, seconds: float) -> Response:
-            answer: Response = await self.mode.answer(method(link)(request, timeout=seconds, metadata=metadata))
+        async def send(link: ServerLink, seconds: float) -> Response:
+            call = method(link)(request, timeout=seconds, metadata=metadata)
+            answer: Response = await self.mode.answer(call, partial(self._connection.has_moved, link))
             with answers.naming(link.server, _name_of(request)):
                 # None if the call succeeded without one.
                 answers.require(isinstance(answer, Message), "it is empty")

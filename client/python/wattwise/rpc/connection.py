@@ -93,7 +93,7 @@ CALL_ID = "x-request-id"
 """Metadata key of a call's id, which the server writes to its log and returns with errors."""
 
 
-class Link:
+class ServerLink:
     """A channel to a server, with its stubs.
 
     Args:
@@ -113,16 +113,16 @@ class Link:
         self.control: v1.JobControlStub = v1.JobControlStub(channel)
         self.info: v1.ServerInfoStub = v1.ServerInfoStub(channel)
         self.watches: set[object] = set()
-        self._of_watches: list[Link] = []
+        self._of_watches: list[ServerLink] = []
 
     @contextmanager
-    def for_watch(self) -> Iterator[Link]:
+    def for_watch(self) -> Iterator[ServerLink]:
         """Within the block, a link to the server is used whose channel has room for a stream."""
         link, watch = self, object()
         if len(self.watches) >= _WATCHES_BESIDE_CALLS:
             link = next((each for each in self._of_watches if len(each.watches) < _WATCHES), self)
             if link is self:
-                link = Link(self.server, self._open_channel)
+                link = ServerLink(self.server, self._open_channel)
                 self._of_watches.append(link)
         link.watches.add(watch)
         try:
@@ -190,7 +190,7 @@ class Connection:
         self._credentials = credentials
         self._closed = False
         # By owner. A forked child keeps its parent's link untouched: destroying it would disconnect the parent.
-        self._links: dict[Hashable, Link] = {}
+        self._links: dict[Hashable, ServerLink] = {}
         self.several = may_be_several(address)
         self._servers = sorted(servers_of(address), key=_preference)
         self._server = self._servers[0]
@@ -199,7 +199,7 @@ class Connection:
         self._lost: dict[str, str] = {}
         self._storage_tried_at = -_STORAGE_SECONDS
 
-    def link(self) -> Link:
+    def link(self) -> ServerLink:
         """The link of this process or event loop.
 
         Raises:
@@ -210,7 +210,9 @@ class Connection:
         if link is None:
             if self._closed:
                 raise OperationOrderError(f"the client of {self.address} is closed; create a new one")
-            mine = Link(self._server, self._opener(self._server))
+            for owner in filter(self.mode.is_over, list(self._links)):
+                self._links.pop(owner, None)
+            mine = ServerLink(self._server, self._opener(self._server))
             # Atomic, without a lock that a fork could leave locked. If two threads get here, one link wins.
             link = self._links.setdefault(self.mode.owner(), mine)
             if link is not mine:
@@ -223,16 +225,20 @@ class Connection:
             return partial(self.mode.channels.insecure_channel, server, options=options)
         return partial(self.mode.channels.secure_channel, server, secure, options=options)
 
-    def is_left(self, link: Link) -> bool:
+    def is_left(self, link: ServerLink) -> bool:
         """Returns whether the link's channel was closed, to leave its server or for good."""
         return self._links.get(self.mode.owner()) is not link
+
+    def has_moved(self, link: ServerLink) -> bool:
+        """Returns whether the link's server was left for another one."""
+        return self.is_left(link) and not self._closed
 
     @property
     def patience(self) -> float:
         """How long one of several servers has to answer before another is asked: 2 s, and longer if all are slow."""
         return self._patience
 
-    async def ask(self, send: Callable[[Link, float], Awaitable[T]], timeout: float) -> T:
+    async def ask(self, send: Callable[[ServerLink, float], Awaitable[T]], timeout: float) -> T:
         """Makes a call to the server, or else to the others, each once; to all of them again if they are slow.
 
         Args:
@@ -275,7 +281,7 @@ class Connection:
                     self.answered(link, time.monotonic() - begun)
                 return answer
 
-    def _failure(self, error: grpc.RpcError | ValueError, link: Link, address: str = "") -> WattwiseError:
+    def _failure(self, error: grpc.RpcError | ValueError, link: ServerLink, address: str = "") -> WattwiseError:
         left = self.is_left(link)
         if isinstance(error, grpc.RpcError) and not (left and error.code() is grpc.StatusCode.CANCELLED):
             return from_rpc_error(error, address or link.server)
@@ -284,7 +290,7 @@ class Connection:
         # gRPC's errors for a channel that another thread has closed, to leave the server or for good.
         return ServerUnavailableError(f"the connection to {address or link.server} was closed")
 
-    def leave(self, link: Link, error: WattwiseError) -> bool:
+    def leave(self, link: ServerLink, error: WattwiseError) -> bool:
         """Leaves a server for the next one if its error shows that it is lost; returns whether that was done."""
         if not (self.several and isinstance(error, ServerUnavailableError)):
             return False
@@ -302,7 +308,7 @@ class Connection:
         """Whether all servers were found without their database a moment ago."""
         return time.monotonic() < self._storage_tried_at + _STORAGE_SECONDS
 
-    def broken(self, link: Link, error: grpc.RpcError) -> WattwiseError:
+    def broken(self, link: ServerLink, error: grpc.RpcError) -> WattwiseError:
         """The exception for a stream that broke. The server is left only if a call shows that it is lost."""
         failure = from_rpc_error(error, link.server)
         if is_old(error):
@@ -311,24 +317,24 @@ class Connection:
             self.note_lost(link, failure)
         return failure
 
-    def note_lost(self, link: Link, error: WattwiseError) -> None:
+    def note_lost(self, link: ServerLink, error: WattwiseError) -> None:
         """Notes that a connection broke: if another server answers next, that is logged."""
         if self.several:
             self._lost.setdefault(link.server, str(error))
 
-    def spread(self, link: Link) -> None:
+    def spread(self, link: ServerLink) -> None:
         """Goes on at a random server, since the server closes connections for that after a time."""
         others = int.from_bytes(os.urandom(4), "big") % len(self._servers)
         if self._servers[others] != link.server:
             self._go_to(link, self._servers[others])
 
-    def _go_to(self, link: Link, server: str) -> None:
+    def _go_to(self, link: ServerLink, server: str) -> None:
         """Opens the next link to this server, unless another thread has left the link before."""
         if not self.is_left(link):
             self._server = server
             self._drop()
 
-    def answered(self, link: Link, seconds: float = 0.0) -> None:
+    def answered(self, link: ServerLink, seconds: float = 0.0) -> None:
         """Notes an answer, and logs which servers were lost before it, each once until it answers again."""
         self._patience = min(_LONGEST_PATIENCE, max(_PATIENCE_SECONDS, _PATIENCE_FACTOR * seconds))
         if self._lost:

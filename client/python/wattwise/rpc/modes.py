@@ -45,12 +45,17 @@ class Blocking:
         return os.getpid()
 
     @staticmethod
-    async def answer(call: Any) -> Any:
+    def is_over(_owner: Hashable) -> bool:
+        """Returns whether an owner can use its channels no more. A forked child keeps those of its parent."""
+        return False
+
+    @staticmethod
+    async def answer(call: Any, _has_moved: Callable[[], bool]) -> Any:
         """Returns the answer of a unary call."""
         return call
 
     @staticmethod
-    async def receive(call: Any) -> Any:
+    async def receive(call: Any, _has_moved: Callable[[], bool]) -> Any:
         """Returns the next message of a stream; None at its end."""
         return next(call, None)
 
@@ -77,15 +82,25 @@ class Awaiting:
         return asyncio.get_running_loop()
 
     @staticmethod
-    async def answer(call: Any) -> Any:
-        """Returns the answer of a unary call."""
-        with _closing_fails():
+    def is_over(owner: Hashable) -> bool:
+        """Returns whether an owner can use its channels no more."""
+        return isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed()
+
+    @staticmethod
+    async def answer(call: Any, has_moved: Callable[[], bool]) -> Any:
+        """Returns the answer of a unary call.
+
+        Args:
+            call: the call.
+            has_moved: whether its server was left for another one, which has closed its channel.
+        """
+        with _closing_fails(has_moved):
             return await call
 
     @staticmethod
-    async def receive(call: Any) -> Any:
-        """Returns the next message of a stream; None at its end."""
-        with _closing_fails():
+    async def receive(call: Any, has_moved: Callable[[], bool]) -> Any:
+        """Returns the next message of a stream; None at its end. The arguments are those of `answer`."""
+        with _closing_fails(has_moved):
             message = await call.read()
         return None if message is grpc.aio.EOF else message
 
@@ -110,10 +125,10 @@ class Awaiting:
 
 
 @contextmanager
-def _closing_fails() -> Iterator[None]:
-    """Within the block, a call whose channel is closed fails, where gRPC raises the error of a cancelled task.
+def _closing_fails(has_moved: Callable[[], bool]) -> Iterator[None]:
+    """Fails a call in the block whose channel is closed, where gRPC raises the error of a cancelled task.
 
-    Python 3.10 cannot tell the two apart.
+    Python 3.10 cannot tell the two apart: there a call is cancelled if its client is closed.
 
     Raises:
         RpcError: if the channel was closed.
@@ -121,7 +136,7 @@ def _closing_fails() -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        if getattr(asyncio.current_task(), "cancelling", lambda: True)():
+        if getattr(asyncio.current_task(), "cancelling", lambda: not has_moved())():
             raise
         code, nothing = grpc.StatusCode.CANCELLED, grpc.aio.Metadata()
         raise grpc.aio.AioRpcError(code, nothing, nothing, "the channel was closed") from None
