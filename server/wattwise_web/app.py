@@ -41,7 +41,7 @@ from wattwise.rpc.answers import shown_from
 
 from wattwise_web import live
 from wattwise_web.charts.vega import specification
-from wattwise_web.pages import Reader, Visitor, is_old_page
+from wattwise_web.reader import Reader, Visitor, is_old_page
 from wattwise_web.sections import Page
 from wattwise_web.sessions import Sessions, is_token
 from wattwise_web.settings import Exposure, Settings

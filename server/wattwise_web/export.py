@@ -10,7 +10,7 @@ from wattwise.errors import WattwiseError
 from wattwise.rpc.credentials import BearerToken
 
 from wattwise_web.app import templates
-from wattwise_web.pages import Reader, Visitor
+from wattwise_web.reader import Reader, Visitor
 from wattwise_web.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"

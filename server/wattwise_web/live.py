@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 from wattwise.errors import ServerUnavailableError, UnauthenticatedError, WattwiseError
 
-from wattwise_web.pages import Reader, Visitor
+from wattwise_web.reader import Reader, Visitor
 
 LARGEST_SESSION = 50
 """Streams of one session."""

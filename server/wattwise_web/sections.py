@@ -39,7 +39,7 @@ from wattwise.presentation.states import (
 from wattwise_web import amounts
 from wattwise_web.amounts import Badge, Moment
 from wattwise_web.charts import Chart
-from wattwise_web.trial_filter import TrialFilter
+from wattwise_web.filters import EventFilter, JobFilter, TrialFilter
 
 LOG_URL = "log_url"
 """The label whose value leads to the log of a trial."""
@@ -247,9 +247,7 @@ class Choice(NamedTuple):
 class JobSearch:
     """The search, the filters and the orders of a list of jobs."""
 
-    search: str
-    state: str
-    order: str
+    shown: JobFilter
     states: Sequence[Choice]
     orders: Sequence[Choice]
 
@@ -332,8 +330,7 @@ class Candidates:
 class EventSearch:
     """The kinds of events to choose, of a job or of all jobs."""
 
-    job_id: str
-    kind: str
+    shown: EventFilter
     kinds: Sequence[tuple[str, str]]
 
 

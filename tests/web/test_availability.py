@@ -28,7 +28,7 @@ from wattwise_server.security.tokens import Role
 from wattwise_web import connections, live
 from wattwise_web.app import LiveAnswer
 from wattwise_web.log import LimitedHandler
-from wattwise_web.pages import Reader, Visitor
+from wattwise_web.reader import Reader, Visitor
 
 from tests.credentials import Authority, Pair
 from tests.live_server import LiveServer, servers_on

@@ -22,8 +22,8 @@ from wattwise.presentation.trial_fields import FIELDS
 from wattwise.rpc.credentials import Credentials
 from wattwise_web import amounts, live, pages
 from wattwise_web.charts.marks import Look
-from wattwise_web.pages import Reader, Visitor
-from wattwise_web.trial_filter import RESULT_WORDS
+from wattwise_web.filters import RESULT_WORDS
+from wattwise_web.reader import Reader, Visitor
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer, servers_on

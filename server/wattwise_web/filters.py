@@ -1,18 +1,99 @@
-"""Which trials of a job a page or a file has, as its address says it."""
+"""Which jobs, trials and events a page or a file has, as its address says it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattwise import v1
 from wattwise.presentation.states import END_REASONS
-from wattwise.rules import MAX_INT32, label_of
+from wattwise.rules import MAX_ID_LENGTH, MAX_INT32, label_of
 
+PAGE_SIZE = 50
+STATE_WORDS = {
+    "": "all",
+    "attention": "needs attention",
+    "running": "running",
+    "idle": "idle",
+    "new": "new",
+    "held": "held",
+}
+ORDER_WORDS = {"attention": "attention first", "activity": "last activity", "newest": "newest", "id": "name"}
+_ORDERS = {
+    "attention": v1.JOB_ORDER_ATTENTION,
+    "activity": v1.JOB_ORDER_LAST_ACTIVITY,
+    "newest": v1.JOB_ORDER_NEWEST,
+    "id": v1.JOB_ORDER_ID,
+}
 _RUNNING = "running"
 RESULT_WORDS = {"": "all", _RUNNING: _RUNNING, **{name: name.replace("-", " ") for name in END_REASONS}}
 """The words for each result in an address: the end reasons, as options of commands name them."""
+
+
+class JobFilter(NamedTuple):
+    """Which jobs are listed, and in which order, as the address of a page says it."""
+
+    text: str
+    """A part of their ids; empty for all."""
+    state: str
+    order: str
+
+    @classmethod
+    def of(cls, wanted: Mapping[str, str]) -> JobFilter:
+        """Returns the filter of an address and ignores what an address may not have."""
+        state, order = wanted.get("state", ""), wanted.get("order", "")
+        return cls(
+            wanted.get("q", "")[:MAX_ID_LENGTH],
+            state if state in STATE_WORDS else "",
+            order if order in _ORDERS else "attention",
+        )
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of an address; empty ones and the usual order are left out."""
+        every = {"q": self.text, "state": self.state, "order": self.order if self.order != "attention" else ""}
+        return {name: text for name, text in every.items() if text}
+
+    def request(self, page_token: str) -> v1.ListJobsRequest:
+        """Returns the request that lists the jobs."""
+        return v1.ListJobsRequest(
+            page_size=PAGE_SIZE,
+            page_token=page_token,
+            contains=self.text,
+            states=[v1.JobState.Value(f"JOB_STATE_{self.state.upper()}")] if self.state else [],
+            order=_ORDERS[self.order],
+            with_summaries=True,
+            with_total_size=True,
+        )
+
+
+class EventFilter(NamedTuple):
+    """Which events are listed: those of a job or of all, and of a kind or of all."""
+
+    job_id: str
+    kind: str
+
+    @classmethod
+    def of(cls, wanted: Mapping[str, str]) -> EventFilter:
+        """Returns the filter of an address and ignores unknown kinds."""
+        kind = wanted.get("kind", "")
+        known = kind in v1.EventKind.keys() and v1.EventKind.Value(kind)  # noqa: SIM118
+        return cls(wanted.get("job", ""), kind if known else "")
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of an address; empty ones are left out."""
+        return {name: text for name, text in (("job", self.job_id), ("kind", self.kind)) if text}
+
+    def request(self, page_token: str) -> v1.ListEventsRequest:
+        """Returns the request that lists the events."""
+        return v1.ListEventsRequest(
+            job_id=self.job_id,
+            page_size=PAGE_SIZE,
+            page_token=page_token,
+            kinds=[v1.EventKind.Value(self.kind)] if self.kind else [],
+        )
 
 
 @dataclass(frozen=True)
