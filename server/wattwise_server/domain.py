@@ -84,14 +84,6 @@ class UnknownEndReason(NamedTuple):
     number: int
 
 
-TRAINER_END_REASONS = (
-    EndReason.COMPLETED,
-    EndReason.STOPPED_EARLY,
-    EndReason.ERROR,
-    EndReason.OUT_OF_MEMORY,
-    EndReason.PREEMPTED,
-)
-"""Those that a trainer may give, in the order of their messages."""
 INTERRUPTIONS = frozenset({EndReason.PREEMPTED, EndReason.LOST})
 """The reasons of the trials that are INTERRUPTED: they can be resumed."""
 UNDECIDED = frozenset({TrialStatus.INTERRUPTED, TrialStatus.FAILED})

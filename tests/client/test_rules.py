@@ -345,7 +345,10 @@ def test_draft_is_what_is_set_in_a_message(changes: dict[str, Any]) -> None:
     message = v1.JobSpec(**job_fields(spec))
     assert with_defaults(job_draft(message)) == spec
     assert resolved(message) == message
-    assert job_draft(v1.JobSpec()) == {"job_id": "", "batch_sizes": (), "default_batch_size": 0, "gpu": 0}
+    assert job_draft(v1.JobSpec()) == {}
+    assert job_draft(v1.JobSpec(gpus=[v1.GpuGroup(), v1.GpuGroup()])) == {"gpu": 2}
+    message.ClearField("gpus")
+    assert resolved(message) == message
     assert policy_draft(v1.PolicySpec(gts=v1.GtsSpec(seed=0))) == {"policy": "gts", "seed": 0}
     assert policy_draft(v1.PolicySpec()) == {}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise.rules import EndReason
-from wattwise_server.domain import TRAINER_END_REASONS, Job, Measurement, Trial, TrialId
+from wattwise.rules import TRAINER_END_REASONS, EndReason
+from wattwise_server.domain import Job, Measurement, Trial, TrialId
 from wattwise_server.rpc import answers, requests
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial

@@ -26,7 +26,7 @@ _SAME = tuple(field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.mess
 
 def job_draft(job: v1.JobSpec) -> JobDraft:
     """Returns the fields of a job that are set."""
-    draft = {"job_id": "", "batch_sizes": (), "default_batch_size": 0, **_plain(job), **policy_draft(job.policy)}
+    draft = {**_plain(job), **policy_draft(job.policy)}
     target = job.target
     if target.HasField("value"):
         draft["target_metric"] = target.value
@@ -36,10 +36,12 @@ def job_draft(job: v1.JobSpec) -> JobDraft:
     if rule == "off" or bound.HasField("beta_knob"):
         draft["beta_knob"] = None if rule == "off" else bound.beta_knob
     groups = [GpuGroup(each.gpu_model, each.count, each.max_power_watts_per_gpu) for each in job.gpus]
-    return {**draft, "gpu": groups[0] if len(groups) == 1 else len(groups)}
+    if groups:
+        draft["gpu"] = groups[0] if len(groups) == 1 else len(groups)
+    return draft
 
 
-def policy_draft(policy: v1.PolicySpec) -> JobDraft:
+def policy_draft(policy: v1.PolicySpec) -> dict[str, Any]:
     """Returns the policy and those of its parameters that are set; nothing if the policy is unset or unknown."""
     name = policy.WhichOneof("policy")
     return {} if name is None else {"policy": name, **_plain(getattr(policy, name))}
@@ -63,12 +65,12 @@ def job_fields(spec: JobSpec) -> Mapping[str, Any]:
         "job_id_prefix": spec.job_id_prefix or None,
         "target": {"value": spec.target_metric, "direction": better},
         "early_stopping": {"off": {}} if spec.beta_knob is None else {"cost_bound": {"beta_knob": spec.beta_knob}},
-        "gpus": [{name: getattr(spec.gpu, name) for name in _OF_GPUS}],
+        "gpus": [] if spec.gpu is None else [{name: getattr(spec.gpu, name) for name in _OF_GPUS}],
         # A server may have a policy that the protos do not have.
         "policy": {} if parameters is None else {spec.policy: {name: getattr(spec, name) for name in parameters}},
     }
 
 
 def resolved(job: v1.JobSpec) -> v1.JobSpec:
-    """Returns a valid job with all defaults filled in, as the server does for a new job."""
+    """Returns a valid job, or one without GPUs, with all defaults filled in, as the server does for a new job."""
     return v1.JobSpec(**job_fields(with_defaults(job_draft(job))))

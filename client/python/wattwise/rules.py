@@ -56,7 +56,7 @@ MAX_MEASUREMENT_PAGE = 10_000
 JobDraft: TypeAlias = Mapping[str, Any]
 """The fields of a JobSpec that a client set, by name; the others take their defaults.
 
-If a job has not exactly one group of GPUs, `gpu` is the number of groups.
+If a job has several groups of GPUs, `gpu` is the number of groups.
 """
 
 
@@ -79,6 +79,16 @@ class EndReason(str, Enum):
 
     def __str__(self) -> str:
         return f"EndReason.{self.name}"
+
+
+TRAINER_END_REASONS = (
+    EndReason.COMPLETED,
+    EndReason.STOPPED_EARLY,
+    EndReason.ERROR,
+    EndReason.OUT_OF_MEMORY,
+    EndReason.PREEMPTED,
+)
+"""Those that a trainer may give, in the order of their messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from wattwise.rules import EndReason, JobSpec, identifier_fault
+from wattwise.rules import TRAINER_END_REASONS, EndReason, JobSpec, identifier_fault
 
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
-    TRAINER_END_REASONS,
     Job,
     Launch,
     Measurement,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from wattwise.rules import MAX_PRIOR_JOBS, EndReason, JobDraft, JobSpec, identifier_fault
+from wattwise.rules import MAX_PRIOR_JOBS, TRAINER_END_REASONS, EndReason, JobDraft, JobSpec, identifier_fault
 
 from wattwise_server.config import Limits
-from wattwise_server.domain import TRAINER_END_REASONS, Decision, Job, Launch, Trial, TrialId, UnknownEndReason
+from wattwise_server.domain import Decision, Job, Launch, Trial, TrialId, UnknownEndReason
 from wattwise_server.errors import (
     InvalidRequestError,
     NoBatchSizeLeftError,

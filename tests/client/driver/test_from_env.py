@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
-from wattwise.errors import NoDriverError, ResumeError, TrainFailError, TrialDeletedError
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, v1
+from wattwise.errors import JobDiffersError, NoDriverError, ResumeError, TrainFailError, TrialDeletedError
 from wattwise.rpc.calls import trial_id
 from wattwise.training import spool as spool_module
 from wattwise.training.assigned import spec_to_json
@@ -381,3 +381,15 @@ def test_attempts_are_one_trial(requested: v1.Trial, server: LiveServer) -> None
     with Client(server.address) as client:
         (trial,) = client.trials(requested.id.job_id)
     assert trial.end_reason == v1.END_REASON_MAX_EPOCHS
+
+
+def test_job_without_gpus(requested: v1.Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If WATTWISE_JOB_SPEC names no GPUs, the monitor does; a script's job may leave them out, too."""
+    monkeypatch.setenv("WATTWISE_JOB_SPEC", spec_to_json(job_spec(job_id=requested.id.job_id, gpu=None)))
+    BatchSizeOptimizer("localhost:1", job_spec(job_id=requested.id.job_id, gpu=None)).close()
+    with (
+        BatchSizeOptimizer.from_env(monitor=EstimateMonitor(50)) as bso,
+        pytest.raises(JobDiffersError, match="Test GPU"),
+    ):
+        # The registered GPUs are others.
+        bso.get_batch_size()

@@ -7,7 +7,7 @@ import time
 import pytest
 from wattwise import Client, v1
 from wattwise.driver.execution import LeaseKeeper
-from wattwise.rpc.calls import TrialName
+from wattwise.rpc.calls import TrialOrId
 
 from tests.waiting import wait_until
 
@@ -19,7 +19,7 @@ class Watched(Client):
         super().__init__(address, timeout=0.1, retry=False)
         self.times: list[float] = []
 
-    def heartbeat(self, trial: TrialName, *, timeout: float | None = None) -> v1.Decision:
+    def heartbeat(self, trial: TrialOrId, *, timeout: float | None = None) -> v1.Decision:
         """Sends a heartbeat."""
         self.times.append(time.monotonic())
         return super().heartbeat(trial, timeout=timeout)

@@ -7,13 +7,15 @@ import signal
 import threading
 import time
 from contextlib import closing
+from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.message import Message
-from wattwise import Client, v1
+from wattwise import AsyncClient, Client, Credentials, EndReason, v1
 from wattwise.errors import (
     DeadlineError,
+    InvalidArgumentError,
     InvalidRequestError,
     InvalidResultError,
     JobNotFoundError,
@@ -22,6 +24,7 @@ from wattwise.errors import (
     TrialNotFoundError,
 )
 from wattwise.rpc import answers
+from wattwise.rpc.calls import AnyEndReason
 
 from tests.client.training.script import job_spec
 from tests.example_check import Losing
@@ -228,3 +231,47 @@ def test_closed_client(grpc_addr: str) -> None:
     client.close()
     with pytest.raises(OperationOrderError, match="closed"):
         client.get_job("test-1")
+
+
+def test_end_reasons_as_the_client_has_them(grpc_addr: str) -> None:
+    """A call takes an end reason, its string, or the value of the messages; the error for another one names all."""
+    with Client(grpc_addr) as client:
+        job_id = client.register_job(job_spec()).job.spec.job_id
+        ids = [client.get_next_batch_size(job_id).trial.id for _ in range(3)]
+        reasons: list[AnyEndReason] = [EndReason.ERROR, "OUT_OF_MEMORY", v1.END_REASON_PREEMPTED]
+        for trial, reason in zip(ids, reasons, strict=True):
+            client.end_trial(trial, reason)
+        found = client.trials(job_id, end_reasons=reasons)
+        assert [trial.end_reason for trial in found] == [
+            *(v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_PREEMPTED)
+        ]
+        with pytest.raises(InvalidArgumentError, match=r"'bored' is not .*EndReason\.TARGET_REACHED or "):
+            client.end_trial(ids[0], "bored")
+        with pytest.raises(InvalidArgumentError, match="'E' is not a reason"):
+            client.trials(job_id, end_reasons="ERROR")
+
+
+@pytest.mark.parametrize("trial", ["test-1", 3, None])
+def test_what_is_no_trial(grpc_addr: str, trial: Any) -> None:
+    """The error says what names a trial."""
+    with Client(grpc_addr) as client:
+        for call in (client.heartbeat, client.get_trial, client.measurements):
+            with pytest.raises(InvalidArgumentError, match=rf"{trial!r} does not name a trial: pass .*v1\.TrialId\("):
+                call(trial)
+
+
+def test_names_of_lists_are_those_of_their_rows(grpc_addr: str) -> None:
+    """The error for the name of the call says how the list is called; that for an unknown name says nothing more."""
+    with Client(grpc_addr) as client:
+        for name in ("jobs", "trials", "measurements", "events", "power_profiles"):
+            with pytest.raises(AttributeError, match=rf"no attribute 'list_{name}': use {name}\(\)"):
+                getattr(client, f"list_{name}")
+        with pytest.raises(AttributeError, match=r"no attribute 'list_dogs'$"):
+            client.list_dogs  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_client_is_described_without_secrets() -> None:
+    """The representation of a client has its address alone."""
+    credentials = Credentials(token="secret-token")  # noqa: S106
+    for kind in (Client, AsyncClient):
+        assert repr(kind("localhost:50051", credentials=credentials)) == f"{kind.__name__}('localhost:50051')"

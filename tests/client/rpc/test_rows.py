@@ -37,6 +37,21 @@ def test_pages_are_read_when_they_are_needed(grpc_addr: str) -> None:
     assert found == [jobs[0], *reversed((*jobs, *jobs))]
 
 
+async def test_list_is_closed(grpc_addr: str) -> None:
+    """A list that is closed has no further row."""
+    job_id = _trained(grpc_addr)
+    with Client(grpc_addr) as client:
+        trials = client.trials(job_id, page_size=1)
+        assert next(trials).id.trial_number == 1
+        trials.close()
+        assert list(trials) == []
+    async with AsyncClient(grpc_addr) as awaiting:
+        awaited = awaiting.trials(job_id, page_size=1)
+        assert (await anext(awaited)).id.trial_number == 1
+        await awaited.aclose()
+        assert [trial async for trial in awaited] == []
+
+
 def test_table_without_pandas(grpc_addr: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "pandas", None)

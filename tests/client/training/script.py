@@ -17,7 +17,7 @@ from typing import Any
 
 from wattwise import BatchSizeOptimizer, Client, EndReason, GpuGroup, JobSpec, v1
 from wattwise.monitor import Window
-from wattwise.rpc.calls import TrialName, new_id
+from wattwise.rpc.calls import TrialOrId, new_id
 from wattwise.spec import job_message
 from wattwise.training.journal import TrialRecord
 from wattwise.training.start import Start, StartedTrial
@@ -101,7 +101,7 @@ def reason_of(value: v1.EndReason.ValueType) -> EndReason:
     return EndReason(v1.EndReason.Name(value).removeprefix("END_REASON_"))
 
 
-def epochs(client: Client, trial: TrialName) -> list[int]:
+def epochs(client: Client, trial: TrialOrId) -> list[int]:
     """The epochs that a trial has reported."""
     return [measurement.epoch for measurement in client.measurements(trial)]
 

@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from wattwise import v1
 from wattwise.errors import (
+    InvalidArgumentError,
     InvalidJobSpecError,
     InvalidRequestError,
     InvalidResultError,
@@ -30,6 +31,7 @@ from wattwise.rpc.connection import CALL_ID, Connection, ServerLink, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.modes import Mode, call, listing, stream
 from wattwise.rpc.rows import Row
+from wattwise.rules import EndReason
 from wattwise.spec import job_message, with_flat_names
 
 if TYPE_CHECKING:
@@ -91,15 +93,41 @@ class NumberedTrial(Protocol):
         """Its number in the job."""
 
 
-TrialName: TypeAlias = "v1.TrialId | NumberedTrial"
+TrialOrId: TypeAlias = "v1.TrialId | NumberedTrial"
 """What names a trial in a call."""
 
+AnyEndReason: TypeAlias = "EndReason | str | v1.EndReason.ValueType"
+"""A reason as `EndReason` has it, or as messages do."""
 
-def trial_id(trial: TrialName) -> v1.TrialId:
-    """Returns the message that names a trial."""
+
+def trial_id(trial: TrialOrId) -> v1.TrialId:
+    """Returns the message that names a trial.
+
+    Raises:
+        InvalidArgumentError: if it is no trial.
+    """
     if isinstance(trial, v1.TrialId):
         return trial
-    return v1.TrialId(job_id=trial.job_id, launch_id=trial.launch_id, trial_number=trial.number)
+    try:
+        return v1.TrialId(job_id=trial.job_id, launch_id=trial.launch_id, trial_number=trial.number)
+    except (AttributeError, TypeError):
+        use = "a trial such as BatchSizeOptimizer.trial, the id of one, or v1.TrialId(job_id=..., trial_number=...)"
+        raise InvalidArgumentError(f"{trial!r:.100} does not name a trial: pass {use}") from None
+
+
+def end_reason_value(reason: AnyEndReason) -> v1.EndReason.ValueType:
+    """Returns the value that stands for an end reason in messages.
+
+    Raises:
+        InvalidArgumentError: if there is no such reason; names those that there are.
+    """
+    if isinstance(reason, int):
+        return reason
+    try:
+        return v1.EndReason.Value(f"END_REASON_{EndReason(reason).value}")
+    except ValueError:
+        names = " or ".join(map(str, EndReason))
+        raise InvalidArgumentError(f"{reason!r} is not a reason for which a trial ends: use {names}") from None
 
 
 def _name_of(request: Message) -> str:
@@ -149,6 +177,17 @@ class Calls:
         self._connection = Connection(address, self._credentials, self.mode)
         # The jobs that were registered here: a trial must have one of the batch sizes.
         self._specs: dict[str, v1.JobSpec] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which would accept every misspelt name.
+
+        def __getattr__(self, name: str) -> object:
+            new = name.removeprefix("list_")
+            hint = f": use {new}()" if new != name and hasattr(type(self), new) else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @call
     async def register_job(self, spec: JobSpec | v1.JobSpec, *, timeout: float | None = None) -> v1.RegisterJobResponse:
@@ -253,7 +292,7 @@ class Calls:
         return answer.decision
 
     @call
-    async def heartbeat(self, trial: TrialName, *, timeout: float | None = None) -> v1.Decision:
+    async def heartbeat(self, trial: TrialOrId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and returns whether it may continue.
 
         Args:
@@ -270,22 +309,21 @@ class Calls:
         ).decision
 
     @call
-    async def end_trial(
-        self, trial: TrialName, reason: v1.EndReason.ValueType, *, timeout: float | None = None
-    ) -> v1.Trial:
+    async def end_trial(self, trial: TrialOrId, reason: AnyEndReason, *, timeout: float | None = None) -> v1.Trial:
         """Ends a trial because its trainer is done. A trial that is decided already does not change.
 
         Args:
             trial: its id, or a trial such as `BatchSizeOptimizer.trial`.
-            reason: `v1.END_REASON_COMPLETED`, `_STOPPED_EARLY`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
+            reason: `EndReason.COMPLETED`, `STOPPED_EARLY`, `ERROR`, `OUT_OF_MEMORY` or `PREEMPTED`.
             timeout: seconds; None is the client's.
 
         Raises:
+            InvalidArgumentError: if there is no such reason.
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
             TrialDeletedError: if the trial was deleted with its job.
         """
-        request = v1.EndTrialRequest(trial=trial_id(trial), end_reason=reason)
+        request = v1.EndTrialRequest(trial=trial_id(trial), end_reason=end_reason_value(reason))
         ended = request.trial
 
         def check(answer: v1.EndTrialResponse) -> None:
@@ -340,9 +378,9 @@ class Calls:
 
     @call
     async def acquire_power_limit(
-        self, trial: TrialName, *, timeout: float | None = None
+        self, trial: TrialOrId, *, timeout: float | None = None
     ) -> v1.AcquirePowerLimitResponse:
-        """What a trial does about the power limit of its batch size: use the known one, profile, or wait.
+        """Returns what a trial does about the power limit of its batch size: use the known one, profile, or wait.
 
         Args:
             trial: its id, or a trial such as `BatchSizeOptimizer.trial`.
@@ -359,7 +397,7 @@ class Calls:
 
     @call
     async def report_power_profile(
-        self, trial: TrialName, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
+        self, trial: TrialOrId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
     ) -> float:
         """Reports the measurements of a trial at several power limits.
 
@@ -387,7 +425,7 @@ class Calls:
 
     @call
     async def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.GetJobResponse:
-        """The current state of a job, and what it knows about its batch sizes.
+        """Returns the current state of a job, and what it knows about its batch sizes.
 
         Args:
             job_id: the job.
@@ -438,7 +476,7 @@ class Calls:
         *,
         job_id_prefix: str = "",
         statuses: Iterable[v1.TrialStatus.ValueType] = (),
-        end_reasons: Iterable[v1.EndReason.ValueType] = (),
+        end_reasons: Iterable[AnyEndReason] = (),
         batch_size: int = 0,
         labels: Mapping[str, str] | None = None,
         newest_first: bool = False,
@@ -452,7 +490,7 @@ class Calls:
             job_id: the job; empty for several jobs.
             job_id_prefix: only trials of jobs whose id starts with this; empty for all.
             statuses: only trials with one of these statuses; empty for all.
-            end_reasons: only trials that ended for one of these reasons; empty for all.
+            end_reasons: only trials that ended for one of these reasons, such as `EndReason.ERROR`; empty for all.
             batch_size: only trials with this batch size; 0 for all.
             labels: only trials whose launch has said all of this about itself; None for all.
             newest_first: whether the newest one comes first.
@@ -461,13 +499,14 @@ class Calls:
             timeout: seconds for each page; None is the client's.
 
         Raises:
+            InvalidArgumentError: if there is no such end reason.
             JobNotFoundError: if the job is not registered.
         """
         request = v1.ListTrialsRequest(
             job_id=job_id,
             job_id_prefix=None if job_id and not job_id_prefix else job_id_prefix,
             statuses=statuses,
-            end_reasons=end_reasons,
+            end_reasons=map(end_reason_value, end_reasons),
             batch_size=batch_size,
             labels=labels,
             newest_first=newest_first,
@@ -477,8 +516,8 @@ class Calls:
         return self._rows(lambda link: link.reader.ListTrials, request, timeout, lambda page: page.trials)
 
     @call
-    async def get_trial(self, trial: TrialName, *, timeout: float | None = None) -> v1.GetTrialResponse:
-        """A trial with its power profile.
+    async def get_trial(self, trial: TrialOrId, *, timeout: float | None = None) -> v1.GetTrialResponse:
+        """Returns a trial with its power profile.
 
         Args:
             trial: a trial such as `BatchSizeOptimizer.trial`, or an id with its launch, its number or both.
@@ -498,7 +537,7 @@ class Calls:
 
     @listing(v1.Measurement)
     def measurements(
-        self, trial: TrialName, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
+        self, trial: TrialOrId, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
     ) -> AsyncIterator[v1.Measurement]:
         """Yields a trial's measurements by epoch, page by page.
 
@@ -573,7 +612,7 @@ class Calls:
 
     @call
     async def set_trial_excluded(
-        self, trial: TrialName, *, excluded: bool, timeout: float | None = None
+        self, trial: TrialOrId, *, excluded: bool, timeout: float | None = None
     ) -> v1.SetTrialExcludedResponse:
         """Excludes a trial from the job's search, or includes it again; returns the trial and the job.
 
@@ -723,7 +762,7 @@ class Calls:
 
     @call
     async def get_job_statistics(self, job_id: str, *, timeout: float | None = None) -> v1.JobStatistics:
-        """What a job's trials took, by batch size, and what they saved.
+        """Returns what a job's trials took, by batch size, and what they saved.
 
         Args:
             job_id: the job.
@@ -739,7 +778,7 @@ class Calls:
     async def list_trial_buckets(
         self, job_id: str, *, max_ranges: int = 0, with_excluded: bool = False, timeout: float | None = None
     ) -> v1.ListTrialBucketsResponse:
-        """What a job's ended trials cost and saved, by ranges of their numbers, for charts; all pages in one.
+        """Returns what a job's ended trials cost and saved, by ranges of their numbers, for charts; all pages in one.
 
         Args:
             job_id: the job.
@@ -760,7 +799,7 @@ class Calls:
 
     @listing(v1.PowerProfile)
     def power_profiles(self, job_id: str, *, timeout: float | None = None) -> AsyncIterator[v1.PowerProfile]:
-        """Iterates over the newest power profile of each batch size of a job, ascending.
+        """Yields the newest power profile of each batch size of a job, ascending.
 
         Args:
             job_id: the job.
@@ -776,7 +815,7 @@ class Calls:
 
     @call
     async def get_totals(self, *, job_id_prefix: str = "", timeout: float | None = None) -> v1.Totals:
-        """What the trials of several jobs took and saved together.
+        """Returns what the trials of several jobs took and saved together.
 
         Args:
             job_id_prefix: only jobs whose id starts with this; empty for all.
@@ -787,7 +826,7 @@ class Calls:
 
     @call
     async def preview_next(self, job_id: str, *, timeout: float | None = None) -> v1.PreviewNextResponse:
-        """What the next launch of a job would get; nothing is dispatched.
+        """Returns what the next launch of a job would get; nothing is dispatched.
 
         Args:
             job_id: the job.
@@ -822,7 +861,7 @@ class Calls:
 
     @call
     async def get_server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
-        """The server's version, its prices and carbon intensity, and the role of this client's token.
+        """Returns the server's version, its prices and carbon intensity, and the role of this client's token.
 
         Args:
             timeout: seconds; None is the client's.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import MethodType
@@ -218,7 +218,7 @@ def listing(
     return method
 
 
-def _blocking(generator: AsyncGenerator[T, None]) -> Iterator[T]:
+def _blocking(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     try:
         while True:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,18 +19,24 @@ Row = TypeVar("Row", bound=Message)
 class Rows(Iterator[Row]):
     """The rows of a list; the next page is read when its first row is needed."""
 
-    def __init__(self, kind: type[Row], rows: Iterator[Row]) -> None:
+    def __init__(self, kind: type[Row], rows: Generator[Row, None, None]) -> None:
         self._kind = kind
         self._rows = rows
 
     def __next__(self) -> Row:
         return next(self._rows)
 
+    def close(self) -> None:
+        """Ends the list; no further page is read."""
+        self._rows.close()
+
     def to_frame(self) -> pd.DataFrame:
         """Returns the remaining rows as a table.
 
         The columns have the names of the fields: "cost", and "newest.metric" for a field of a nested message. Times are
         in UTC, durations in seconds, and a value of an enum is a name such as "TARGET_REACHED". Unset fields are empty.
+        Of fields that exclude each other, such as "job.spec.policy.gts" and the other policies, only those have columns
+        that are set in a row.
 
         Raises:
             ImportError: if pandas is not installed.
@@ -41,12 +47,16 @@ class Rows(Iterator[Row]):
 class AsyncRows(AsyncIterator[Row]):
     """The rows of a list; the next page is read when its first row is needed."""
 
-    def __init__(self, kind: type[Row], rows: AsyncIterator[Row]) -> None:
+    def __init__(self, kind: type[Row], rows: AsyncGenerator[Row, None]) -> None:
         self._kind = kind
         self._rows = rows
 
     async def __anext__(self) -> Row:
         return await anext(self._rows)
+
+    async def aclose(self) -> None:
+        """Ends the list; no further page is read."""
+        await self._rows.aclose()
 
     async def to_frame(self) -> pd.DataFrame:
         """Returns the remaining rows as a table, like `Rows.to_frame`.
@@ -69,7 +79,7 @@ def _frame(kind: type[Row], rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def _record(message: Message, prefix: str = "") -> dict[str, object]:
-    """The fields of a message by column; those of an unset message are None."""
+    """Returns the fields of a message by column; those of an unset message are None."""
     record: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
         name, value = f"{prefix}{field.name}", getattr(message, field.name)
@@ -84,7 +94,7 @@ def _record(message: Message, prefix: str = "") -> dict[str, object]:
 
 
 def _plain(field: Any, value: Any) -> object:
-    """The value of a field, or one of several, without messages."""
+    """Returns the value of a field, or one of several, without messages."""
     if isinstance(value, Timestamp):
         return value.ToDatetime(tzinfo=timezone.utc)
     if isinstance(value, Duration):
@@ -99,6 +109,6 @@ def _plain(field: Any, value: Any) -> object:
 
 
 def _name(enum: Any, number: Any) -> str | None:
-    """The name of a value as `EndReason` and the like have it; None if it is unspecified, or unknown to this client."""
+    """Returns the name of a value as `EndReason` has it; None if it is unspecified, or unknown to this client."""
     names = {each.number: str(each.name) for each in enum.values}
     return names[number].removeprefix(names[0].removesuffix("UNSPECIFIED")) if number in names and number else None

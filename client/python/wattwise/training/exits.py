@@ -16,15 +16,9 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.errors import InvalidArgumentError, ResumeError, WattwiseError
-from wattwise.rules import EndReason
+from wattwise.rpc.calls import end_reason_value
+from wattwise.rules import TRAINER_END_REASONS, EndReason
 
-_TRAINER_REASONS = (
-    EndReason.COMPLETED,
-    EndReason.STOPPED_EARLY,
-    EndReason.ERROR,
-    EndReason.OUT_OF_MEMORY,
-    EndReason.PREEMPTED,
-)
 # Messages of frameworks and runtimes. "Out of memory" alone is not enough: databases, disks and quotas say it too.
 _OUT_OF_MEMORY = (
     # PyTorch, on any device, and the runtimes that it calls.
@@ -114,10 +108,10 @@ def reason_value(reason: EndReason | str) -> v1.EndReason.ValueType:
     Raises:
         InvalidArgumentError: if a trainer may not end a trial for it; names the reasons that are allowed.
     """
-    if reason not in _TRAINER_REASONS:
-        names = " or ".join(map(str, _TRAINER_REASONS))
+    if reason not in TRAINER_END_REASONS:
+        names = " or ".join(map(str, TRAINER_END_REASONS))
         raise InvalidArgumentError(f"close() got reason {reason!r}: use {names}")
-    return v1.EndReason.Value(f"END_REASON_{EndReason(reason).value}")
+    return end_reason_value(reason)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
