@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from statistics import median
 
 import numpy as np
-from wattwise.rules import EndReason, GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob
 from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin, TrialStatus
 from wattwise_server.events import TrialDecided, TrialDispatched
 from wattwise_server.policy.base import Choice
@@ -30,7 +30,14 @@ SIZES = 20
 
 _POLICY = POLICIES["knowledge_gradient"]
 _SIZES = tuple(round(8 * 1.4**place) for place in range(SIZES))
-_SPEC = JobSpec("bench", _SIZES, _SIZES[SIZES // 2], GpuGroup("Benchmark GPU", 1, 300.0), 0.9, True)
+_SPEC = ResolvedJob(
+    "bench",
+    _SIZES,
+    _SIZES[SIZES // 2],
+    GpuGroup(gpu_model="Benchmark GPU", count=1, max_power_watts_per_gpu=300.0),
+    0.9,
+    True,
+)
 _TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _RNG = np.random.default_rng(0)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import Table, counted
 from wattwise_server.domain import Search
@@ -69,7 +69,9 @@ _FEW_CASES = 4
 class _WithoutRunning(KnowledgeGradient):
     """Chooses as if no trial were running."""
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+    def next(
+        self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator
+    ) -> Choice | Exhausted:
         arms = tuple(replace(arm, running=0) for arm in search.arms)
         return super().next(spec, replace(search, arms=arms), trial_number, rng)
 
@@ -98,7 +100,7 @@ class _WithoutMisses(KnowledgeGradient):
 class _PapersBound(KnowledgeGradient):
     """Stops trials at β times the lowest cost of a trial, as the paper does."""
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         return cost_bound(spec, search, batch_size)
 
 

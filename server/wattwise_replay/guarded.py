@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 from wattwise_server.domain import DetectedChange, Search
 from wattwise_server.events import SearchEvent, SearchEventOfBatchSize
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy, Prior
@@ -54,31 +54,33 @@ class Guarded:
         """Whether it observes every epoch."""
         return self._called(lambda: "watches_epochs", lambda: bool(self._policy.watches_epochs))
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:
         """Returns the state of a job without trials."""
         return self._called(lambda: "register", lambda: _search(self._policy.register(spec, priors)))
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+    def next(
+        self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator
+    ) -> Choice | Exhausted:
         """Returns the choice for the trial of this number."""
         return self._called(
             lambda: f"next for trial {trial_number}",
             lambda: _choice(spec, self._policy.next(spec, search, trial_number, rng)),
         )
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         """Returns the state after an event."""
         return self._called(
             lambda: f"observe for {_named(event)}",
             lambda: _search(self._policy.observe(spec, search, event)),
         )
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         """Returns the cost at which a running trial of this batch size is stopped."""
         return self._called(
             lambda: f"bound for batch size {batch_size}", lambda: _bound(self._policy.bound(spec, search, batch_size))
         )
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         """Returns its belief about every batch size."""
         return self._called(lambda: "belief", lambda: _belief(spec, self._policy.belief(spec, search)))
 
@@ -107,7 +109,7 @@ class Guarded:
         return place
 
 
-def _choice(spec: JobSpec, choice: object) -> Choice | Exhausted:
+def _choice(spec: ResolvedJob, choice: object) -> Choice | Exhausted:
     if not isinstance(choice, Choice | Exhausted):
         raise TypeError(f"returned {_shown(choice)}, which is neither a Choice nor Exhausted")
     if isinstance(choice, Choice) and choice.batch_size not in spec.batch_sizes:
@@ -127,7 +129,7 @@ def _bound(bound: object) -> float | None:
     return None if bound is None else float(bound)
 
 
-def _belief(spec: JobSpec, beliefs: object) -> Sequence[ArmBelief]:
+def _belief(spec: ResolvedJob, beliefs: object) -> Sequence[ArmBelief]:
     if not isinstance(beliefs, Sequence) or not all(isinstance(each, ArmBelief) for each in beliefs):
         raise TypeError(f"returned {_shown(beliefs)}, which is not a sequence of ArmBelief")
     sizes = [each.batch_size for each in beliefs]

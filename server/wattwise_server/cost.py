@@ -1,12 +1,12 @@
 """What a trial costs, and how people read it."""
 
 from wattwise import rules
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 _UNITS = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 
 
-def cost(spec: JobSpec, energy_joules: float | None, time_seconds: float) -> float:
+def cost(spec: ResolvedJob, energy_joules: float | None, time_seconds: float) -> float:
     """Returns the cost of a trial, in joules."""
     return rules.cost(spec.eta_knob, spec.gpu.max_power_watts, energy_joules or 0.0, time_seconds)
 

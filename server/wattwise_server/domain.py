@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside, and a job needs attention."""
@@ -412,7 +412,7 @@ class Job:
         warnings: What looks wrong about its trials, at most one for each reason, the newest last.
     """
 
-    spec: JobSpec
+    spec: ResolvedJob
     search: Search
     create_time: datetime
     num_observations: int = 0
@@ -421,7 +421,7 @@ class Job:
     power_limits: tuple[PowerLimitState, ...] = ()
     num_search_events: int = 0
     first_notes: str = ""
-    registered: JobSpec | None = None
+    registered: ResolvedJob | None = None
     set_fields: frozenset[str] = frozenset()
     reset_after: int = 0
     reset_time: datetime | None = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 
 from wattwise_server.cost import cost, with_unit
 from wattwise_server.domain import (
@@ -153,7 +153,7 @@ class EventOfJob(Event):
     """An event of a job."""
 
     kind = ""
-    spec: JobSpec
+    spec: ResolvedJob
 
     @property
     def about(self) -> About:
@@ -220,7 +220,7 @@ class PriorDiffers(EventOfJob):
     """A new job names a prior job with another target."""
 
     log_level = logging.WARNING
-    prior: JobSpec
+    prior: ResolvedJob
 
     @property
     def details(self) -> Mapping[str, object]:
@@ -228,7 +228,7 @@ class PriorDiffers(EventOfJob):
         return {"prior_job": self.prior.job_id, **targets}
 
 
-def _target(spec: JobSpec) -> str:
+def _target(spec: ResolvedJob) -> str:
     return f"{'at least' if spec.higher_is_better else 'at most'} {spec.target_metric:g}"
 
 
@@ -237,7 +237,7 @@ class PriorUnused(EventOfJob):
     """A new job names a prior job that tells it nothing; `why` says the cause."""
 
     log_level = logging.WARNING
-    prior: JobSpec
+    prior: ResolvedJob
     why: str
 
     @property
@@ -501,7 +501,7 @@ class SearchEventOfTrial(EventOfTrial):
     kind = ""
 
     @classmethod
-    def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
+    def of_row(cls, spec: ResolvedJob, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
         """Returns the event as far as a policy needs it, of a trial in its state at that time."""
         return cls(trial)
 
@@ -584,7 +584,7 @@ class EpochReported(SearchEventOfTrial):
 
     log_level = logging.DEBUG
     tallies = (_SECONDS, _COSTS, _ENERGY)
-    spec: JobSpec
+    spec: ResolvedJob
     before: Measurement | None = None
     number: int = 0
 
@@ -613,7 +613,7 @@ class EpochReported(SearchEventOfTrial):
             rows.add_search_event(RecordedSearchEvent(self.number, self.kind, self.trial.batch_size, self.trial))
 
     @classmethod
-    def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:
+    def of_row(cls, spec: ResolvedJob, trial: Trial) -> SearchEventOfTrial:
         return cls(trial, spec)
 
 
@@ -771,7 +771,7 @@ class TrialRevived(SearchEventOfTrial):
         rows.save_trial(self.trial)
 
     @classmethod
-    def of_row(cls, spec: JobSpec, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
+    def of_row(cls, spec: ResolvedJob, trial: Trial) -> SearchEventOfTrial:  # noqa: ARG003 - EpochReported needs it
         return cls(trial, trial)
 
 
@@ -842,7 +842,7 @@ SearchEvent: TypeAlias = SearchEventOfTrial | SearchEventOfBatchSize
 """What the search of a job follows from: the policies observe these events, and again when a search is rebuilt."""
 
 
-def event_of_row(spec: JobSpec, row: RecordedSearchEvent) -> SearchEvent:
+def event_of_row(spec: ResolvedJob, row: RecordedSearchEvent) -> SearchEvent:
     """Returns the event that a row of a job tells, as far as a policy needs it."""
     event = EVENTS[row.kind]
     if row.trial is not None and issubclass(event, SearchEventOfTrial):

@@ -18,7 +18,7 @@ from wattwise.rules import (
     PARAMETERS,
     GpuGroup,
     JobDraft,
-    JobSpec,
+    ResolvedJob,
     cost,
     identifier_fault,
     is_kind,
@@ -38,7 +38,7 @@ _GRADIENT: dict[str, Any] = {"policy": "knowledge_gradient", "seed": None}
 
 
 def _gpu(gpu_model: str = "A", count: int = 1, watts: float = 1.0) -> dict[str, Any]:
-    return {"gpu": GpuGroup(gpu_model, count, watts)}
+    return {"gpu": GpuGroup(gpu_model=gpu_model, count=count, max_power_watts_per_gpu=watts)}
 
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
@@ -145,7 +145,9 @@ def test_every_field_is_in_the_table() -> None:
     """The table has a wrong value for every field that can have one."""
     # A seed and a switch have no wrong value.
     cannot = {"higher_is_better", "seed"}
-    assert {field.name for field in fields(JobSpec)} - cannot == {name for each, _ in WRONG for name in each} - cannot
+    assert {field.name for field in fields(ResolvedJob)} - cannot == {
+        name for each, _ in WRONG for name in each
+    } - cannot
 
 
 def test_faults_say_what_to_change() -> None:
@@ -286,7 +288,7 @@ def test_watts_are_numbers_above_zero() -> None:
 
 def test_paths_and_flat_names_are_inverse() -> None:
     """Every field has one place in the message, whose flat name is that of the field."""
-    names = [field.name for field in fields(JobSpec)] + [f"gpu.{field.name}" for field in fields(GpuGroup)]
+    names = [field.name for field in fields(ResolvedJob)] + [f"gpu.{field.name}" for field in fields(GpuGroup)]
     for name in names:
         policy = next((policy for policy, parameters in POLICIES.items() if name in parameters), "gts")
         path = path_of(name, policy)

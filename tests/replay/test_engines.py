@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import Client
 from wattwise.drafts import Policy
-from wattwise.rules import GpuGroup, JobSpec
+from wattwise.rules import GpuGroup, ResolvedJob
 from wattwise_replay.compare import POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess, measurement
@@ -63,7 +63,17 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
     epochs: TrialCourse, eta: float, beta: float, min_cost: float | None
 ) -> None:
     """Skipping epochs finds the same last epoch as going through all of them."""
-    spec = JobSpec("x", (8,), 8, GpuGroup("made", 1, 250.0), 0.9, True, eta_knob=eta, beta_knob=beta, max_epochs=50)
+    spec = ResolvedJob(
+        "x",
+        (8,),
+        8,
+        GpuGroup(gpu_model="made", count=1, max_power_watts_per_gpu=250.0),
+        0.9,
+        True,
+        eta_knob=eta,
+        beta_knob=beta,
+        max_epochs=50,
+    )
     bound = None if min_cost is None else beta * min_cost
     steps = (judge(spec, bound, measurement(epochs, epoch, 0.9)) for epoch in itertools.count(1))
     first = next(epoch for epoch, verdict in enumerate(steps, 1) if verdict.end_reason is not None)

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import numpy as np
 import pytest
 from wattwise.commands.main import importing, main
-from wattwise.rules import GpuGroup, JobSpec
+from wattwise.rules import GpuGroup, ResolvedJob
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.in_process import InProcess
@@ -35,21 +35,23 @@ class Faulty(Gts):
         self._method = method
         self._answer = answer
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:
         return self._faulty("register", super().register(spec, priors))
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+    def next(
+        self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator
+    ) -> Choice | Exhausted:
         choice = super().next(spec, search, trial_number, rng)
         return self._faulty("next", choice) if trial_number == 2 else choice
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         after = super().observe(spec, search, event)
         return self._faulty("observe", after) if isinstance(event, TrialDecided) else after
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         return self._faulty("bound", super().bound(spec, search, batch_size))
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         return self._faulty("belief", super().belief(spec, search))
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:
@@ -100,7 +102,9 @@ def test_the_policy_and_the_event_are_named(
 )
 def test_faulty_changes_are_named(answer: object, message: str) -> None:
     """One line names the policy, its file and the call."""
-    spec = JobSpec("j", (8, 16), 8, GpuGroup("Test GPU", 1, 100.0), 0.5, True)
+    spec = ResolvedJob(
+        "j", (8, 16), 8, GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100.0), 0.5, True
+    )
     search = Gts().register(spec, ())
     with pytest.raises(ReplayError) as failed:
         Guarded("gts", Faulty("changes", answer)).changes(search)

@@ -109,7 +109,7 @@ def draft(job_id: str = "j", **fields: Any) -> JobDraft:
         "job_id_prefix": "j",
         "batch_sizes": (8, 16, 32),
         "default_batch_size": 16,
-        "gpu": GpuGroup("Test GPU", 1, 100.0),
+        "gpu": GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100.0),
         "policy": "pruning_gts",
         "eta_knob": 1.0,
         "max_epochs": 10,

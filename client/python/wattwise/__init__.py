@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from wattwise.rpc.client import Client as Client
     from wattwise.rpc.credentials import Credentials as Credentials
     from wattwise.rules import EndReason as EndReason
-    from wattwise.spec import GpuGroup as GpuGroup
+    from wattwise.rules import GpuGroup as GpuGroup
     from wattwise.spec import JobSpec as JobSpec
     from wattwise.training.optimizer import Attempt as Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer as BatchSizeOptimizer
@@ -63,7 +63,7 @@ _MODULES = {
     "Decision": "wattwise.decision",
     "EndReason": "wattwise.rules",
     "EstimateMonitor": "wattwise.monitor.estimate",
-    "GpuGroup": "wattwise.spec",
+    "GpuGroup": "wattwise.rules",
     "JobSpec": "wattwise.spec",
     "Monitor": "wattwise.monitor",
     "NvmlMonitor": "wattwise.monitor.gpu",

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.rules import GpuGroup, JobDraft, JobSpec, with_defaults
+from wattwise.rules import GpuGroup, JobDraft, ResolvedJob, with_defaults
 
 Policy: TypeAlias = str
 """The name of a policy, which is that of a field of `PolicySpec` in the protos, such as "gts"."""
@@ -21,7 +21,7 @@ POLICIES: Mapping[Policy, Sequence[str]] = {
 
 _OF_GPUS = tuple(field.name for field in v1.GpuGroup.DESCRIPTOR.fields)
 _SAME = tuple(field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.message_type is None)
-"""The fields of the message that are fields of `rules.JobSpec` with the same name."""
+"""The fields of the message that are fields of `ResolvedJob` with the same name."""
 
 
 def job_draft(job: v1.JobSpec) -> JobDraft:
@@ -35,7 +35,10 @@ def job_draft(job: v1.JobSpec) -> JobDraft:
     rule, bound = job.early_stopping.WhichOneof("rule"), job.early_stopping.cost_bound
     if rule == "off" or bound.HasField("beta_knob"):
         draft["beta_knob"] = None if rule == "off" else bound.beta_knob
-    groups = [GpuGroup(each.gpu_model, each.count, each.max_power_watts_per_gpu) for each in job.gpus]
+    groups = [
+        GpuGroup(gpu_model=each.gpu_model, count=each.count, max_power_watts_per_gpu=each.max_power_watts_per_gpu)
+        for each in job.gpus
+    ]
     if groups:
         draft["gpu"] = groups[0] if len(groups) == 1 else len(groups)
     return draft
@@ -56,7 +59,7 @@ def _plain(message: Message) -> dict[str, Any]:
     }
 
 
-def job_fields(spec: JobSpec) -> Mapping[str, Any]:
+def job_fields(spec: ResolvedJob) -> Mapping[str, Any]:
     """Returns the fields of a job's message, for its constructor."""
     better = v1.DIRECTION_HIGHER_IS_BETTER if spec.higher_is_better else v1.DIRECTION_LOWER_IS_BETTER
     parameters = POLICIES.get(spec.policy)

@@ -13,7 +13,10 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
-from typing import Any, SupportsFloat, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat, TypeAlias, TypeGuard
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_INT32 = 2**31 - 1
 """The largest number of a field such as an epoch, a batch size or the number of a trial."""
@@ -54,7 +57,7 @@ MAX_MEASUREMENT_PAGE = 10_000
 """Measurements that one call returns."""
 
 JobDraft: TypeAlias = Mapping[str, Any]
-"""The fields of a JobSpec that a client set, by name; the others take their defaults.
+"""The fields of a job that a client set, by name; the others take their defaults.
 
 If a job has several groups of GPUs, `gpu` is the number of groups.
 """
@@ -91,9 +94,49 @@ TRAINER_END_REASONS = (
 """Those that a trainer may give, in the order of their messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuGroup:
-    """Equal GPUs that every trial of a job runs on."""
+class NamedFields:
+    """Base of the dataclasses that stand for a message and have its fields; one without a default is required.
+
+    Fields that the message does not have are the client's own and are not sent.
+    """
+
+    _meanings: ClassVar[Mapping[str, str]] = {}
+    """What to say of a required field that is missing, by field."""
+
+    def __new__(cls, *_: object, **values: object) -> Self:
+        """Checks the names that are given, and that no required one is missing."""
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in names:
+                # Imported here because it is only needed for the message.
+                from difflib import get_close_matches  # noqa: PLC0415
+
+                near = get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(names)}"
+                raise TypeError(f"{cls.__name__} has no field {name}; {hint}")
+        missing = [name for name in required_fields(cls) if name not in values]
+        # Copying and unpickling pass no values.
+        if values and missing:
+            described = (f"{name}{cls._meanings.get(name, '')}" for name in missing)
+            raise TypeError(f"{cls.__name__} is missing {', '.join(described)}")
+        return super().__new__(cls)
+
+
+def required_fields(kind: type[NamedFields]) -> Sequence[str]:
+    """Returns the names of the fields without a default."""
+    return [field.name for field in fields(kind) if field.default is MISSING]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuGroup(NamedFields):
+    """The GPUs that every trial of a job runs on.
+
+    Attributes:
+        gpu_model: the model's name as its vendor's library reports it, such as "NVIDIA H200".
+        count: how many GPUs one trial uses, over all its processes.
+        max_power_watts_per_gpu: the highest power limit of one GPU, in watts. It sets the price of time: one second of
+            training costs this many joules for each GPU.
+    """
 
     gpu_model: str
     count: int
@@ -101,13 +144,13 @@ class GpuGroup:
 
     @property
     def max_power_watts(self) -> float:
-        """The highest power of all GPUs together: the P of the cost."""
+        """The highest power of all GPUs together, in watts."""
         return self.count * self.max_power_watts_per_gpu
 
 
 @dataclass(frozen=True, slots=True)
-class JobSpec:
-    """A resolved configuration: every default filled in, batch sizes ascending.
+class ResolvedJob:
+    """A job whose every default is filled in, batch sizes ascending.
 
     The fields from `window_size` on are parameters of policies; those that the policy does not have are ignored.
 
@@ -148,12 +191,12 @@ class JobSpec:
         return now + _span(self.trial_lease_seconds) if self.trial_lease_seconds else None
 
 
-DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(JobSpec) if field.default is not MISSING}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ResolvedJob) if field.default is not MISSING}
 """The values of fields that a client does not set."""
 
-_SPEC_FIELDS = [field.name for field in fields(JobSpec)]
+_SPEC_FIELDS = [field.name for field in fields(ResolvedJob)]
 PARAMETERS = tuple(_SPEC_FIELDS[_SPEC_FIELDS.index("policy") + 1 :])
-"""The fields of a JobSpec that are parameters of policies."""
+"""The fields of a ResolvedJob that are parameters of policies."""
 
 PATHS: Mapping[str, str] = {
     "target_metric": "target.value",
@@ -200,14 +243,14 @@ def reaches_target(metric: float, target_metric: float, *, higher_is_better: boo
 
 
 def path_of(name: str, policy: str) -> str:
-    """Returns where the message has a field of a JobSpec of this policy: "policy.gts.seed"."""
+    """Returns where the message has a field of a ResolvedJob of this policy: "policy.gts.seed"."""
     return f"policy.{policy}.{name}" if name in PARAMETERS else PATHS.get(name, name)
 
 
-def with_defaults(draft: JobDraft) -> JobSpec:
+def with_defaults(draft: JobDraft) -> ResolvedJob:
     """Returns the configuration of a draft, whether it is valid or not."""
     values = {**_UNSET, **DEFAULTS, **draft}
-    return JobSpec(**{**values, "batch_sizes": tuple(sorted(values["batch_sizes"]))})
+    return ResolvedJob(**{**values, "batch_sizes": tuple(sorted(values["batch_sizes"]))})
 
 
 def job_faults(draft: JobDraft, policies: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -226,7 +269,7 @@ def job_faults(draft: JobDraft, policies: Collection[str]) -> Iterator[tuple[str
     yield from _gpu_faults(draft.get("gpu"))
 
 
-def policy_faults(spec: JobSpec, policies: Collection[str]) -> Iterator[tuple[str, str]]:
+def policy_faults(spec: ResolvedJob, policies: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yields the faults of the policy and its parameters."""
     if spec.policy not in policies:
         yield "policy", f"is not set, or unknown to this server; use one of {', '.join(policies)}"
@@ -244,7 +287,7 @@ def policy_faults(spec: JobSpec, policies: Collection[str]) -> Iterator[tuple[st
         yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
 
-def _id_faults(spec: JobSpec, *, has_prefix: bool) -> Iterator[tuple[str, str]]:
+def _id_faults(spec: ResolvedJob, *, has_prefix: bool) -> Iterator[tuple[str, str]]:
     if not spec.job_id:
         yield "job_id", "is empty; set the id of the job, the same at every launch"
     if fault := identifier_fault(spec.job_id):
@@ -260,7 +303,7 @@ def _id_faults(spec: JobSpec, *, has_prefix: bool) -> Iterator[tuple[str, str]]:
         yield "job_id", f"{spec.job_id!r} does not start with its prefix {prefix!r}; change one of the two"
 
 
-def _batch_size_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
+def _batch_size_faults(spec: ResolvedJob) -> Iterator[tuple[str, str]]:
     sizes = spec.batch_sizes
     if not sizes:
         yield "batch_sizes", "is empty; list at least one batch size"
@@ -287,7 +330,7 @@ def _target_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
         yield "higher_is_better", f"is not set, or unknown to this server; use {known}"
 
 
-def _number_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
+def _number_faults(spec: ResolvedJob) -> Iterator[tuple[str, str]]:
     for name in ("eta_knob", "beta_knob", "target_metric", "trial_lease_seconds"):
         value = getattr(spec, name)
         if value is not None and not math.isfinite(value):

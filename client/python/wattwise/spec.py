@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -14,10 +14,7 @@ from wattwise import rules, v1
 from wattwise.drafts import POLICIES, Policy, job_draft
 from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, WattwiseError, log
 from wattwise.prices import PRICES, eta_from_prices, power_faults, price_faults
-from wattwise.rules import DEFAULTS, PATHS, job_faults
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from wattwise.rules import DEFAULTS, PATHS, GpuGroup, NamedFields, job_faults, required_fields
 
 Beta: TypeAlias = float | Literal["off"]
 """A multiple of the least cost; "off" disables early stopping."""
@@ -43,60 +40,8 @@ _EXPECTED: dict[int, str] = {
 }
 
 
-class _Message:
-    """Base of the dataclasses that stand for a message and have its fields; one without a default is required.
-
-    Fields that the message does not have are the client's own and are not sent.
-    """
-
-    _meanings: ClassVar[Mapping[str, str]] = {}
-    """What to say of a required field that is missing, by field."""
-
-    def __new__(cls, *_: object, **values: object) -> Self:
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        for name in values:
-            if name not in names:
-                # Imported here because it is only needed for the message.
-                from difflib import get_close_matches  # noqa: PLC0415
-
-                near = get_close_matches(name, names, 1)
-                hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(names)}"
-                raise TypeError(f"{cls.__name__} has no field {name}; {hint}")
-        missing = [name for name in _required(cls) if name not in values]
-        # Copying and unpickling pass no values.
-        if values and missing:
-            described = (f"{name}{cls._meanings.get(name, '')}" for name in missing)
-            raise TypeError(f"{cls.__name__} is missing {', '.join(described)}")
-        return super().__new__(cls)
-
-
-def _required(kind: type[_Message]) -> Sequence[str]:
-    return [field.name for field in fields(kind) if field.default is MISSING]  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True, kw_only=True)
-class GpuGroup(_Message):
-    """The GPUs that every trial of a job runs on.
-
-    Attributes:
-        gpu_model: the model's name as its vendor's library reports it, such as "NVIDIA H200".
-        count: how many GPUs one trial uses, over all its processes.
-        max_power_watts_per_gpu: the highest power limit of one GPU, in watts. It sets the price of time: one second of
-            training costs this many joules for each GPU.
-    """
-
-    gpu_model: str
-    count: int
-    max_power_watts_per_gpu: float
-
-    @property
-    def max_power_watts(self) -> float:
-        """The highest power of all GPUs together, in watts."""
-        return self.count * self.max_power_watts_per_gpu
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobSpec(_Message):
+class JobSpec(NamedFields):
     """A recurring training job: the same model, data pipeline and target, launched repeatedly.
 
     A field that is not given gets the server's default. All launches with one `job_id` must agree in every field.
@@ -267,7 +212,7 @@ def job_message(spec: JobSpec) -> v1.JobSpec:
 def _copy(spec: JobSpec, message: Message, name: str, sent_name: str = "") -> None:
     """Sets a field of a message to the value of the job's field, unless it is unset."""
     value = getattr(spec, name)
-    if value is not None or name in _required(JobSpec):
+    if value is not None or name in required_fields(JobSpec):
         _set(message, sent_name or name, value, name)
 
 

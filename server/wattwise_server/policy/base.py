@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import DetectedChange, Moments, PruningGtsTrial, Search, TrialOrigin
 from wattwise_server.events import SearchEvent
@@ -84,22 +84,24 @@ class Policy(Protocol):
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch of every trial, at the cost of writing the job's row with each report."""
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:
         """Returns the state of a job without trials; `priors` are those of `prior_job_ids`, in their order."""
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+    def next(
+        self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator
+    ) -> Choice | Exhausted:
         """Returns the choice for the trial of this number; it takes effect when `TrialDispatched` is observed."""
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         """Returns the state after an event, which `history.with_event` has recorded already.
 
         A revived exploration has its slot again if `exploring` is its number.
         """
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         """Returns the cost in joules at which a running trial of this batch size is stopped; None: it has no bound."""
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         """Returns its belief about every batch size, ascending."""
 
     def changes(self, search: Search) -> Sequence[DetectedChange]:

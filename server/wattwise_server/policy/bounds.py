@@ -1,6 +1,6 @@
 """The bound of a trial's cost. Symbol: β early-stopping factor."""
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Search
 
@@ -11,7 +11,7 @@ _MOST_DOUBLINGS = 64
 """Keeps the bound finite; no real cost is 2^64 times the cheapest."""
 
 
-def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
+def cost_bound(spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
     """Returns the cost `β·min_cost` at which a trial is stopped (NSDI 2023, section 4.4); None while there is none.
 
     `min_cost` is that of the batch sizes that may be chosen. A job always delivers: after two trials in a row that were
@@ -27,7 +27,7 @@ def relaxation(bound_stops: int) -> float:
     return 2.0 ** min(max(0, bound_stops - 1), _MOST_DOUBLINGS)
 
 
-def missed_floor(spec: JobSpec, min_cost: float | None) -> float:
+def missed_floor(spec: ResolvedJob, min_cost: float | None) -> float:
     """Returns the least cost in joules that a trial without convergence counts as, so that it never looks cheap.
 
     Args:

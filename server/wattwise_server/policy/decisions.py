@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import Decision, EnergyQuality, Job, Measurement, Trial, TrialOrigin
@@ -33,7 +33,7 @@ def decision_for(job: Job, trial: Trial, verdict: Verdict | None = None) -> Deci
     return _decision(job.spec, trial, verdict, best_known=has_best_known(job))
 
 
-def decision(spec: JobSpec, trial: Trial) -> Decision:
+def decision(spec: ResolvedJob, trial: Trial) -> Decision:
     """Returns the answer to the trainer of a trial that has its current cost and bound.
 
     All of it follows from the trial, so that a repetition gets the same answer.
@@ -41,7 +41,7 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
     return _decision(spec, trial, trial, best_known=trial.best_known)
 
 
-def _decision(spec: JobSpec, trial: Trial, outcome: Outcome, *, best_known: bool) -> Decision:
+def _decision(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: bool) -> Decision:
     running = trial.running
     return Decision(
         not running,
@@ -57,7 +57,7 @@ def _decision(spec: JobSpec, trial: Trial, outcome: Outcome, *, best_known: bool
     )
 
 
-def _message(spec: JobSpec, trial: Trial, outcome: Outcome, *, best_known: bool) -> str:
+def _message(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: bool) -> str:
     """Returns why the trial ends or continues, whether its energy is an estimate and, after a miss, what to do next."""
     if trial.undecided:
         return _failed(trial)
@@ -74,7 +74,7 @@ def _message(spec: JobSpec, trial: Trial, outcome: Outcome, *, best_known: bool)
     return f"{message}; {jobs_command('show', trial.job_id)} says whether to change something before the next launch"
 
 
-def _numbers(spec: JobSpec, last: Measurement, outcome: Outcome, price: str) -> str:
+def _numbers(spec: ResolvedJob, last: Measurement, outcome: Outcome, price: str) -> str:
     if not outcome.target_reached and math.isclose(last.metric, spec.target_metric, rel_tol=1e-5):
         # Rounded, a metric just short of the target looks as if it had reached it.
         metric = f"metric {last.metric!r}, target {spec.target_metric!r}"
@@ -96,7 +96,7 @@ def _numbers(spec: JobSpec, last: Measurement, outcome: Outcome, price: str) -> 
             return f"max epochs reached: {epoch}; {metric}; {price}"
 
 
-def _bound(spec: JobSpec, trial: Trial, bound: float | None, *, best_known: bool) -> str:
+def _bound(spec: ResolvedJob, trial: Trial, bound: float | None, *, best_known: bool) -> str:
     """Returns the bound of a trial, or why it has none; before anything has reached the target, there is none yet."""
     if spec.beta_knob is None:
         return "no cost bound"

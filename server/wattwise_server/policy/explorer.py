@@ -11,14 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Arm, Search, Stage, Trial
 from wattwise_server.policy.failures import due, set_aside
 from wattwise_server.policy.history import with_arm
 
 
-def first_round(spec: JobSpec) -> Search:
+def first_round(spec: ResolvedJob) -> Search:
     """Returns a new search, which starts with the walk, or with the bandit if there are no rounds."""
     stage = Stage.PRUNING if spec.num_pruning_rounds else Stage.BANDIT
     return Search(stage, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
@@ -43,7 +43,7 @@ def with_exploration(search: Search, trial: Trial) -> Search:
     return _prune(search, trial.batch_size)
 
 
-def with_next_round(spec: JobSpec, search: Search) -> Search:
+def with_next_round(spec: ResolvedJob, search: Search) -> Search:
     """Returns the search with a default that is available, and in the next round if this one is complete.
 
     A round is complete when a trial has converged in it and no batch size waits that may be tried now. Those that are

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Arm, DetectedChange, Search, Stage
 from wattwise_server.events import SearchEvent
@@ -26,11 +26,13 @@ class Gts:
     watches_epochs = False
     alone = True
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
         """Returns a bandit with an arm per batch size."""
         return Search(Stage.BANDIT, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+    def next(
+        self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator
+    ) -> Choice | Exhausted:
         """Returns the default batch size; afterwards draws one of the arms that may be chosen."""
         arms = choosable(search, trial_number)
         if not arms:
@@ -41,15 +43,15 @@ class Gts:
         drawn = thompson.draw(spec, arms, missed_floor(spec, search.min_cost), rng, self._fixed(spec))
         return Choice(drawn.batch_size, drawn.reason)
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:  # noqa: ARG002 - the protocol's
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:  # noqa: ARG002 - the protocol's
         """Returns the search unchanged: the history is all that this policy needs."""
         return search
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         """Returns the bound of the paper."""
         return cost_bound(spec, search, batch_size)
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         """Returns the posterior of every arm."""
         floor, fixed = missed_floor(spec, search.min_cost), self._fixed(spec)
         return [thompson.belief(spec, arm, floor, fixed) for arm in search.arms]
@@ -58,7 +60,7 @@ class Gts:
         """Returns nothing, because this policy does not look for changes."""
         return ()
 
-    def _fixed(self, spec: JobSpec) -> float | None:
+    def _fixed(self, spec: ResolvedJob) -> float | None:
         return spec.reward_precision if self.alone and not spec.learn_reward_precision else None
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 
 from wattwise_server.domain import Arm, Moments, Observation, PruningGtsRole, Search, Trial, TrialOrigin
 from wattwise_server.events import (
@@ -25,7 +25,7 @@ from wattwise_server.policy.failures import failing, with_failure, with_failure_
 from wattwise_server.policy.requests import best_known
 
 
-def observe(policy: Policy, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+def observe(policy: Policy, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
     """Returns the search after an event: its history, then its policy's state, then the best of what is left."""
     search = policy.observe(spec, with_event(spec, search, event), event)
     if isinstance(event, TrialStarted | EpochReported):
@@ -36,7 +36,7 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: SearchEvent) -
     return replace(search, best_known=size, best_known_cost=cost)
 
 
-def with_event(spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+def with_event(spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
     """Returns the search with an event in its history: running trials, sums, costs, failures and bans; not reports."""
     match event:
         case TrialStarted(trial):
@@ -92,7 +92,7 @@ def _with_running(search: Search, trial: Trial, more: int) -> Search:
     return with_arm(search, trial.batch_size, lambda arm: replace(arm, running=max(0, arm.running + more)))
 
 
-def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
+def _with_success(spec: ResolvedJob, search: Search, trial: Trial) -> Search:
     if trial.cost is None:
         raise ValueError(f"trial {trial.number} has no cost, so it cannot have been decided")
     seen = Observation(trial.cost, trial.converged)

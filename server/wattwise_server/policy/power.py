@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.cost import cost
 from wattwise_server.domain import PowerSample
 
 
-def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:
+def cost_per_step(spec: ResolvedJob, sample: PowerSample) -> float:
     """Returns the cost `(η·E/T + (1−η)·P) · T/n` of one step, in joules (NSDI 2023, section 4)."""
     return cost(spec, sample.energy_joules, sample.time_seconds) / sample.steps
 
 
-def cheapest(spec: JobSpec, samples: Iterable[PowerSample]) -> PowerSample:
+def cheapest(spec: ResolvedJob, samples: Iterable[PowerSample]) -> PowerSample:
     """Returns the sample with the cheapest step; among equals the lowest limit. There is at least one sample.
 
     A sample without energy has the cost of its time alone. It is chosen only if no sample has energy, or if energy

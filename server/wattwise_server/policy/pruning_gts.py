@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Arm, DetectedChange, PruningGtsRole, PruningGtsTrial, Search, Stage, Trial
 from wattwise_server.events import SearchEvent, TrialDecided, TrialRevived, TrialStarted, TrialUndecided
@@ -30,11 +30,13 @@ class PruningGts:
 
     watches_epochs = False
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - it has no such parameter
         """Returns a search at the default batch size of the first round."""
         return explorer.first_round(spec)
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+    def next(
+        self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator
+    ) -> Choice | Exhausted:
         """Returns the walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
         if search.stage is Stage.BANDIT:
             choice = _BANDIT.next(spec, search, trial_number, rng)
@@ -48,7 +50,7 @@ class PruningGts:
         choice = Choice(arm.batch_size, f"{where}: {_step(search, arm)}")
         return _as(PruningGtsRole.EXPLORATION, search, choice)
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
         if search.stage is Stage.BANDIT:
             return search
@@ -63,11 +65,11 @@ class PruningGts:
                 search = replace(search, exploring=None)
         return explorer.with_next_round(spec, search)
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         """Returns the bound of the paper, in both stages."""
         return cost_bound(spec, search, batch_size)
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         """Returns the bandit's posteriors, over the trials of both stages."""
         return _BANDIT.belief(spec, search)
 
@@ -101,7 +103,7 @@ def _step(search: Search, arm: Arm) -> str:
             return f"{step}, whose last {failed} trials failed"
 
 
-def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
+def _concurrent(spec: ResolvedJob, search: Search, trial_number: int) -> Choice:
     """Chooses the cheapest batch size known, else the default, else the first of the walk; one is available."""
 
     def choice(arm: Arm, why: str) -> Choice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Job, Search, TrialOrigin
 from wattwise_server.policy.base import ArmBelief, Choice, Policy
@@ -68,7 +68,7 @@ def best_known(
     return search.min_cost_batch_size, search.min_cost
 
 
-def _unknown(spec: JobSpec, search: Search, trial_number: int) -> Choice | None:
+def _unknown(spec: ResolvedJob, search: Search, trial_number: int) -> Choice | None:
     """Chooses for a paused search that knows nothing yet: the default, else the nearest that may be chosen."""
     sizes = [arm.batch_size for arm in choosable(search, trial_number)]
     if not sizes:
@@ -79,5 +79,5 @@ def _unknown(spec: JobSpec, search: Search, trial_number: int) -> Choice | None:
     return Choice(size, f"{which}; the search is paused and nothing is known yet", TrialOrigin.REQUESTED)
 
 
-def _default_available(spec: JobSpec, search: Search, trial_number: int) -> bool:
+def _default_available(spec: ResolvedJob, search: Search, trial_number: int) -> bool:
     return any(arm.batch_size == spec.default_batch_size for arm in choosable(search, trial_number))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wattwise.rules import EndReason, JobSpec, reaches_target
+from wattwise.rules import EndReason, ResolvedJob, reaches_target
 
 from wattwise_server.cost import cost
 from wattwise_server.domain import Job, Measurement, Trial, TrialOrigin
@@ -36,7 +36,7 @@ def has_best_known(job: Job) -> bool:
     return job.search.min_cost is not None
 
 
-def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdict:
+def judge(spec: ResolvedJob, bound: float | None, measurement: Measurement) -> Verdict:
     """Compares a measurement with the target, the cost bound and the last epoch, in that order."""
     counted = measurement.counted
     price = cost(spec, counted.energy_joules, counted.time_seconds)
@@ -53,7 +53,7 @@ def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdi
     return Verdict(price, bound, reached and affordable, reached, end)
 
 
-def stopped_early(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdict:
+def stopped_early(spec: ResolvedJob, bound: float | None, measurement: Measurement) -> Verdict:
     """Judges the last measurement of a trial whose trainer stopped before a decision: it is a miss."""
     return judge(spec, bound, measurement)._replace(converged=False, end_reason=EndReason.STOPPED_EARLY)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import Arm, Moments
@@ -31,7 +31,7 @@ class Posterior(NamedTuple):
     observations: int
 
 
-def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = None) -> Posterior:
+def posterior(spec: ResolvedJob, costs: Moments, reward_precision: float | None = None) -> Posterior:
     """Updates the belief about a mean (Murphy, "Conjugate Bayesian analysis of the Gaussian", 2007, eq. 29-30).
 
     Args:
@@ -53,7 +53,7 @@ def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = No
     return Posterior(mean, precision, reward_precision, n)
 
 
-def belief(spec: JobSpec, arm: Arm, floor: float, reward_precision: float | None = None) -> ArmBelief:
+def belief(spec: ResolvedJob, arm: Arm, floor: float, reward_precision: float | None = None) -> ArmBelief:
     """Returns the posterior of an arm, and what a model costs that is trained with it alone.
 
     A model costs what its trials cost: a miss counts more only to keep its batch size from being chosen.
@@ -83,7 +83,7 @@ def failure_surcharge(arm: Arm) -> float:
     return arm.failed_cost / max(1, arm.num_decided)
 
 
-def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
+def generator(spec: ResolvedJob, trial_number: int) -> np.random.Generator:
     """Returns the randomness of one dispatch: a function of the seed and the trial's number, or entropy."""
     if spec.seed is None:
         return np.random.default_rng()
@@ -99,7 +99,11 @@ class Draw:
 
 
 def draw(
-    spec: JobSpec, arms: Sequence[Arm], floor: float, rng: np.random.Generator, reward_precision: float | None = None
+    spec: ResolvedJob,
+    arms: Sequence[Arm],
+    floor: float,
+    rng: np.random.Generator,
+    reward_precision: float | None = None,
 ) -> Draw:
     """Draws one of the arms: the unexplored first, then those without information, then by sampling.
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from wattwise.rules import PARAMETERS, GpuGroup, JobSpec
+from wattwise.rules import PARAMETERS, GpuGroup, ResolvedJob
 
 from wattwise_server.domain import (
     Arm,
@@ -102,7 +102,7 @@ _OF_BATCH_SIZE = _integers("job_key", "batch_size")
 _OF_TRIAL = _integers("job_key", "trial_number")
 
 SPEC = record_of(
-    JobSpec,
+    ResolvedJob,
     Nested("gpu", record_of(GpuGroup, Column("gpu_count", ColumnType.INTEGER, "count"))),
     skip=("batch_sizes",),
 )

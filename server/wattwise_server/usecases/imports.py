@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from wattwise.rules import TRAINER_END_REASONS, EndReason, JobSpec, identifier_fault
+from wattwise.rules import TRAINER_END_REASONS, EndReason, ResolvedJob, identifier_fault
 
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
@@ -218,7 +218,7 @@ def _size_fault(known: Trial, imported: ImportedTrial) -> Violation | None:
 
 
 def _measurements(
-    spec: JobSpec, imported: ImportedTrial, last: Measurement | None
+    spec: ResolvedJob, imported: ImportedTrial, last: Measurement | None
 ) -> tuple[Sequence[Measurement], list[Violation]]:
     """Returns the measurements after a trial's last one, and what is wrong with any of them."""
     measured = imported.measurements
@@ -248,7 +248,7 @@ def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurem
 
 
 def _judged(
-    spec: JobSpec, bound: float | None, measured: Sequence[Measurement]
+    spec: ResolvedJob, bound: float | None, measured: Sequence[Measurement]
 ) -> tuple[Sequence[_Judged], Verdict | None]:
     """Returns the measurements up to the one that decides the trial, with their verdicts, and the trial's verdict.
 

@@ -1,4 +1,4 @@
-"""Turns the fields that a client set into a resolved JobSpec, or lists all faults."""
+"""Turns the fields that a client set into a ResolvedJob, or lists all faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wattwise.rules import (
     PARAMETERS,
     GpuGroup,
     JobDraft,
-    JobSpec,
+    ResolvedJob,
     job_faults,
     path_of,
     policy_faults,
@@ -23,7 +23,7 @@ from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violati
 from wattwise_server.policy.registry import POLICIES
 
 
-def resolve(draft: JobDraft, unknown_jobs: Iterable[str] = ()) -> JobSpec:
+def resolve(draft: JobDraft, unknown_jobs: Iterable[str] = ()) -> ResolvedJob:
     """Fills in the defaults. `unknown_jobs` are prior jobs that don't exist.
 
     Raises:
@@ -44,7 +44,7 @@ def set_fields(draft: JobDraft) -> frozenset[str]:
     return frozenset(name for name in draft.keys() & DEFAULTS.keys() if draft[name] != DEFAULTS[name])
 
 
-def with_policy(job: Job, draft: JobDraft) -> JobSpec:
+def with_policy(job: Job, draft: JobDraft) -> ResolvedJob:
     """Returns a job's configuration with another policy.
 
     Args:
@@ -69,7 +69,7 @@ def with_policy(job: Job, draft: JobDraft) -> JobSpec:
     return spec
 
 
-def policy_change(old: JobSpec, new: JobSpec) -> str:
+def policy_change(old: ResolvedJob, new: ResolvedJob) -> str:
     """Returns what a change of a policy changes, for people."""
     if old.policy != new.policy:
         return f"from {_policy_text(old)} to {_policy_text(new)}"
@@ -78,7 +78,7 @@ def policy_change(old: JobSpec, new: JobSpec) -> str:
     return f"{new.policy}, {', '.join(changed)}"
 
 
-def _policy_text(spec: JobSpec) -> str:
+def _policy_text(spec: ResolvedJob) -> str:
     """Returns a policy with the parameters that are not the defaults, apart from the prior jobs."""
     pairs = [(name, getattr(spec, name)) for name in PARAMETERS if name != "prior_job_ids"]
     special = [f"{name} {_brief(value)}" for name, value in pairs if value != DEFAULTS[name]]
@@ -130,10 +130,10 @@ class _Difference(NamedTuple):
         return Violation(f"job.{path}", f"registered {registered}, requested {requested}")
 
 
-def _differences(job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
+def _differences(job: Job, draft: JobDraft, requested: ResolvedJob) -> Iterator[_Difference]:
     """Yields what differs, the policy aside."""
     of_policy = {"policy", *PARAMETERS}
-    for field in fields(JobSpec):
+    for field in fields(ResolvedJob):
         if field.name in of_policy or _is_default(field.name, job, draft):
             continue
         old, new = getattr(job.spec, field.name), getattr(requested, field.name)
@@ -150,7 +150,9 @@ def _gpu_differences(old: GpuGroup, new: GpuGroup) -> Iterator[_Difference]:
             yield _Difference(f"gpu.{field.name}", registered, requested)
 
 
-def _policy_differences(registered: JobSpec, job: Job, draft: JobDraft, requested: JobSpec) -> Iterator[_Difference]:
+def _policy_differences(
+    registered: ResolvedJob, job: Job, draft: JobDraft, requested: ResolvedJob
+) -> Iterator[_Difference]:
     """Yields what differs from the registered policy; nothing if the client leaves the policy to the server."""
     if "policy" not in draft:
         return

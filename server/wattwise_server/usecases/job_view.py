@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import (
     Arm,
@@ -224,13 +224,13 @@ def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> BatchSize
     )
 
 
-def power_profile(spec: JobSpec, stored: StoredProfile) -> PowerProfile:
+def power_profile(spec: ResolvedJob, stored: StoredProfile) -> PowerProfile:
     """Returns the power limits that a trial has profiled."""
     limits = [_profiled_limit(spec, sample) for sample in stored.samples]
     return PowerProfile(stored.trial_number, stored.batch_size, limits)
 
 
-def _profiled_limit(spec: JobSpec, sample: PowerSample) -> ProfiledLimit:
+def _profiled_limit(spec: ResolvedJob, sample: PowerSample) -> ProfiledLimit:
     """Returns what a step of a job takes with the power limit of a sample."""
     joules = None if sample.energy_joules is None else sample.energy_joules / sample.steps
     return ProfiledLimit(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Job, PowerLimitState, PowerSample, ProfileResult, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, Violation
@@ -130,13 +130,13 @@ def with_counted_profiles(job: Job, batch_size: int, trials: Iterable[Trial]) ->
     return job.with_power_limit(state)
 
 
-def _with_profile(spec: JobSpec, state: PowerLimitState, profile: ProfileResult) -> PowerLimitState:
+def _with_profile(spec: ResolvedJob, state: PowerLimitState, profile: ProfileResult) -> PowerLimitState:
     best = profile.cheapest if state.cheapest is None else cheapest(spec, (state.cheapest, profile.cheapest))
     # The highest limit is that of the profile with the cheapest one.
     return state._replace(cheapest=best, highest=profile.highest if best == profile.cheapest else state.highest)
 
 
-def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
+def _check_profile(spec: ResolvedJob, samples: Sequence[PowerSample]) -> None:
     """Raises InvalidRequestError with one violation per fault."""
     if not samples:
         raise InvalidRequestError(Violation("samples", "is empty; report at least one power limit"))
@@ -160,7 +160,7 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
         raise InvalidRequestError(*faults)
 
 
-def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
+def _sample_faults(spec: ResolvedJob, sample: PowerSample) -> list[tuple[str, str]]:
     limit, seconds, joules = sample.limit_watts_per_gpu, sample.time_seconds, sample.energy_joules
     faults = []
     if fault := power_limit_fault(limit):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from wattwise.rules import POWER_FACTOR, JobSpec
+from wattwise.rules import POWER_FACTOR, ResolvedJob
 
 from wattwise_server.cost import cost
 from wattwise_server.domain import (
@@ -132,7 +132,7 @@ def with_epoch(progress: Progress, trial: Trial, before: Measurement | None) -> 
 
 
 def _faults(
-    spec: JobSpec, report: Report, last: Measurement | None, measurement: Measurement, cost_joules: float
+    spec: ResolvedJob, report: Report, last: Measurement | None, measurement: Measurement, cost_joules: float
 ) -> Sequence[Violation]:
     """Returns what is wrong with a report."""
     faults = number_faults(spec, measurement, cost_joules)
@@ -148,7 +148,7 @@ def _faults(
     return violations
 
 
-def number_faults(spec: JobSpec, measurement: Measurement, cost_joules: float = math.inf) -> Faults:
+def number_faults(spec: ResolvedJob, measurement: Measurement, cost_joules: float = math.inf) -> Faults:
     """Returns what is wrong with a measurement by itself.
 
     Args:
@@ -242,7 +242,7 @@ def _smaller(
 
 
 def warnings_of_report(
-    spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
+    spec: ResolvedJob, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
 ) -> Sequence[TrialWarning]:
     """Returns the warnings of one report.
 
@@ -262,7 +262,7 @@ def warnings_of_report(
 
 
 def _of_metric_and_energy(
-    spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
+    spec: ResolvedJob, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
 ) -> Iterator[TrialWarning]:
     number, epoch, metric = trial.number, measurement.epoch, measurement.metric
     ranges = _of_ranges(spec, number, before, measurement, reached=reached)
@@ -286,7 +286,7 @@ def _of_metric_and_energy(
 
 
 def _of_ranges(
-    spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement, *, reached: bool
+    spec: ResolvedJob, number: int, before: Measurement | None, measurement: Measurement, *, reached: bool
 ) -> TrialWarning | None:
     """Returns the warning of a metric or a target that seems to be in percent while the other one is not."""
     epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
@@ -315,7 +315,9 @@ def _of_ranges(
     return None
 
 
-def _of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
+def _of_power(
+    spec: ResolvedJob, trial: Trial, before: Measurement | None, measurement: Measurement
+) -> TrialWarning | None:
     """Returns the warning of a report of more energy than the job's GPUs can draw in its time."""
     joules, seconds = measurement.energy_joules or 0.0, measurement.time_seconds
     # The first energy after epochs without energy may be that of the whole trial.
@@ -339,7 +341,7 @@ def _of_power(spec: JobSpec, trial: Trial, before: Measurement | None, measureme
     return TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.measurement.energy_joules", message, trial.number)
 
 
-def _most_watts(spec: JobSpec, monitor: MonitorKinds) -> float:
+def _most_watts(spec: ResolvedJob, monitor: MonitorKinds) -> float:
     most = spec.gpu.max_power_watts
     if not monitor.kinds:
         return _MOST_POWER * most

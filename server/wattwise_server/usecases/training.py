@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from wattwise.rules import MAX_PRIOR_JOBS, TRAINER_END_REASONS, EndReason, JobDraft, JobSpec, identifier_fault
+from wattwise.rules import MAX_PRIOR_JOBS, TRAINER_END_REASONS, EndReason, JobDraft, ResolvedJob, identifier_fault
 
 from wattwise_server.config import Limits
 from wattwise_server.domain import Decision, Job, Launch, Trial, TrialId, UnknownEndReason
@@ -365,7 +365,7 @@ async def _find_live_trial(tx: Transaction, key: TrialId) -> tuple[Job, Trial] |
     return Decision(True, False, False, message, EndReason.JOB_DELETED)
 
 
-def _prior_warnings(spec: JobSpec, priors: Iterable[tuple[Job, Prior]]) -> Iterable[Event]:
+def _prior_warnings(spec: ResolvedJob, priors: Iterable[tuple[Job, Prior]]) -> Iterable[Event]:
     """Yields what makes the prior jobs of a job misleading or useless; both may be intended."""
     for prior, evidence in priors:
         target = spec.target_metric, spec.higher_is_better

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import (
@@ -45,7 +45,7 @@ def of_cheap_delivery(job: Job, trial: Trial, cost: float) -> TrialWarning | Non
     )
 
 
-def is_perfect_at_once(spec: JobSpec, last: Measurement) -> bool:
+def is_perfect_at_once(spec: ResolvedJob, last: Measurement) -> bool:
     """Returns whether the first epoch of a trial ended with the best possible metric."""
     best = (1.0 if spec.target_metric <= 1 else 100.0) if spec.higher_is_better else 0.0
     return last.epoch == 1 and last.metric == best
@@ -83,7 +83,7 @@ def _doubt(trial: Trial, how: str) -> TrialWarning:
     )
 
 
-def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:
+def of_missed_target(spec: ResolvedJob, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:
     """Yields the warning of a missed target, if no epoch was better than the first one and the last one is worse.
 
     Args:
@@ -192,6 +192,6 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
     return ended.number > warning.trial_number and not has
 
 
-def other_better(spec: JobSpec) -> str:
+def other_better(spec: ResolvedJob) -> str:
     """Returns the kind of metric that a job of the other direction has."""
     return "a lower" if spec.higher_is_better else "a higher"

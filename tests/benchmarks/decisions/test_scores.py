@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 from wattwise_replay.compare import HINDSIGHT, compare
 from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
@@ -38,7 +38,7 @@ _PRUNING = Contender("pruning_gts", PruningGts)
 class Stubborn(Gts):
     """A policy that chooses the default and nothing else."""
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
+    def next(self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
         return Choice(spec.default_batch_size, "it is the default")
 
 
@@ -102,7 +102,7 @@ def test_a_failing_policy_is_named() -> None:
     """The error of a policy in the table names it as everywhere else."""
 
     class Failing(Gts):
-        def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - the protocol's
+        def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - the protocol's
             raise ValueError(f"not {spec.policy}")
 
     with pytest.raises(ReplayError, match=r"^mine \(policy/mine\.py\) failed in register: ValueError: not gts$"):
@@ -171,7 +171,7 @@ class _Counting(Gts):
         super().__init__()
         self.numbers: list[int] = []
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
+    def next(self, spec: ResolvedJob, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
         self.numbers.append(trial_number)
         return Choice(16, "it is the larger one")
 

@@ -15,7 +15,7 @@ import pytest
 from wattwise.errors import MonitorError
 from wattwise.monitor import AmdSmiMonitor, Window, gpu_group
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 from tests.client.monitor.amdsmi_stub import StubAmdGpu, build_amd_library
 from tests.client.monitor.nvml_stub import Machine, Runner, runner

@@ -19,7 +19,7 @@ from wattwise.monitor import (
     gpu_group,
 )
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
 from tests.client.monitor.test_rapl import count, make_zone

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from wattwise.errors import MonitorError
 from wattwise.monitor import EstimateMonitor, gpu_group
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 
 class Machine:

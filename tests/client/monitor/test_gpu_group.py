@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from wattwise.errors import MonitorError
 from wattwise.monitor import NvmlMonitor, Window, gpu_group
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
 

@@ -7,7 +7,7 @@ import math
 import signal
 import sys
 import uuid
-from dataclasses import FrozenInstanceError, astuple, fields, is_dataclass
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -293,7 +293,9 @@ def test_gpus_are_read_from_the_monitor_unless_given(grpc_addr: str) -> None:
     with pytest.raises(MonitorError):
         BatchSizeOptimizer(grpc_addr, job_spec()).get_batch_size()
     with begun(grpc_addr) as bso:
-        assert astuple(bso.trial.job.gpu) == astuple(GPU)
+        assert bso.trial.job.gpu == GPU
+        with pytest.raises(InvalidArgumentError, match="must be a JobSpec, not ResolvedJob"):
+            BatchSizeOptimizer(grpc_addr, bso.trial.job)  # type: ignore[arg-type]
 
 
 def test_faulty_job_lists_its_faults(grpc_addr: str) -> None:

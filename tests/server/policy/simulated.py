@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from wattwise.rules import EndReason, GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob
 from wattwise_server.domain import (
     Measurement,
     PruningGtsRole,
@@ -29,28 +29,28 @@ from wattwise_server.policy.stopping import judge
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def spec(**fields: Any) -> JobSpec:
+def spec(**fields: Any) -> ResolvedJob:
     """A job of the paper's policy, whose cost is its energy."""
     usual: dict[str, Any] = {
         "job_id": "simulated",
         "job_id_prefix": "simulated",
         "batch_sizes": (8, 16, 32, 64),
         "default_batch_size": 16,
-        "gpu": GpuGroup("Test GPU", 1, 100.0),
+        "gpu": GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100.0),
         "target_metric": 0.5,
         "higher_is_better": True,
         "eta_knob": 1.0,
         "seed": 1,
         "policy": "pruning_gts",
     }
-    return JobSpec(**(usual | fields))
+    return ResolvedJob(**(usual | fields))
 
 
 @dataclass
 class SimulatedJob:
     """Drives a policy as the server does."""
 
-    spec: JobSpec
+    spec: ResolvedJob
     search: Search = field(init=False)
     trials: int = 0
 

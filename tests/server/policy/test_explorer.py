@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 from wattwise_server.domain import Arm, Moments, PruningGtsRole, PruningGtsTrial, Search, Stage
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.explorer import next_exploration, with_next_round
@@ -20,7 +20,7 @@ from tests.server.policy.simulated import SimulatedJob, spec
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> JobSpec:
+def jobs(draw: st.DrawFn) -> ResolvedJob:
     """Jobs of up to eight batch sizes and three rounds."""
     sizes = draw(st.lists(st.integers(1, 4096), min_size=1, max_size=8, unique=True))
     default, rounds = draw(st.sampled_from(sizes)), draw(st.integers(1, 3))
@@ -75,7 +75,7 @@ outcomes = st.one_of(
 
 
 @given(jobs(), st.data())
-def test_walk_ends(job: JobSpec, data: st.DataObject) -> None:
+def test_walk_ends(job: ResolvedJob, data: st.DataObject) -> None:
     """Whatever failed before, the walk ends after one decided exploration per batch size and round."""
     walk = SimulatedJob(job)
     for _ in range(data.draw(st.integers(0, 40))):
@@ -90,7 +90,7 @@ def test_walk_ends(job: JobSpec, data: st.DataObject) -> None:
 
 
 @given(jobs(), st.data())
-def test_walk_never_revisits_what_it_pruned(job: JobSpec, data: st.DataObject) -> None:
+def test_walk_never_revisits_what_it_pruned(job: ResolvedJob, data: st.DataObject) -> None:
     """The walk never returns to a pruned batch size nor goes to an excluded one; neither is an arm of the bandit."""
     walk, out = SimulatedJob(job), set[int]()
     for _ in range(60):
@@ -118,7 +118,7 @@ def test_walk_returns_to_what_fits_after_all() -> None:
 
 
 @given(jobs(), st.data())
-def test_survivors_converged_in_the_last_round_or_are_set_aside(job: JobSpec, data: st.DataObject) -> None:
+def test_survivors_converged_in_the_last_round_or_are_set_aside(job: ResolvedJob, data: st.DataObject) -> None:
     """The bandit's arms are what converged in the last round and still fits, and what has only failed since then."""
     walk, converged = SimulatedJob(job), set[int]()
     for _ in range(60):
@@ -136,7 +136,7 @@ def test_survivors_converged_in_the_last_round_or_are_set_aside(job: JobSpec, da
 
 
 @given(jobs(), st.sampled_from([EndReason.ERROR, EndReason.LOST, EndReason.COMPLETED]))
-def test_failures_alone_never_end_the_job(job: JobSpec, reason: EndReason) -> None:
+def test_failures_alone_never_end_the_job(job: ResolvedJob, reason: EndReason) -> None:
     """However often every batch size fails, there is a next trial, and each batch size is tried again."""
     walk, tries = SimulatedJob(job), Counter[int]()
     for _ in range(6 * len(job.batch_sizes)):
@@ -147,7 +147,7 @@ def test_failures_alone_never_end_the_job(job: JobSpec, reason: EndReason) -> No
 
 
 @given(jobs(), st.data())
-def test_concurrent_results_never_move_the_walk(job: JobSpec, data: st.DataObject) -> None:
+def test_concurrent_results_never_move_the_walk(job: ResolvedJob, data: st.DataObject) -> None:
     """What is explored next is the same with and without the results of concurrent trials."""
     alone, crowded = SimulatedJob(job), SimulatedJob(job)
     while alone.search.stage is Stage.PRUNING and not isinstance(alone.choose(), Exhausted):

@@ -7,14 +7,21 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import EndReason, GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob
 from wattwise_server.domain import Decision, Job, Measurement, Trial, TrialOrigin, TrialStatus, undecided
 from wattwise_server.policy.decisions import decision, decision_for
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import bound_of, judge, with_current_cost
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-SPEC = JobSpec("job", (8, 16), 8, GpuGroup("V100", 1, 300.0), target_metric=0.9, higher_is_better=True)
+SPEC = ResolvedJob(
+    "job",
+    (8, 16),
+    8,
+    GpuGroup(gpu_model="V100", count=1, max_power_watts_per_gpu=300.0),
+    target_metric=0.9,
+    higher_is_better=True,
+)
 
 
 def a_trial(**fields: Any) -> Trial:
@@ -28,7 +35,7 @@ def a_job(**fields: Any) -> Job:
     return Job(spec, POLICIES["gts"].register(spec, ()), NOW)
 
 
-def answer(spec: JobSpec, bound: float | None, measurement: Measurement) -> Decision:
+def answer(spec: ResolvedJob, bound: float | None, measurement: Measurement) -> Decision:
     """The decision on a trial with this newest measurement."""
     cost, _, converged, target_reached, end_reason = judge(spec, bound, measurement)
     trial = a_trial(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from wattwise.rpc.calls import new_id
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import DetectedChange, Search
@@ -30,23 +30,23 @@ class Careful:
 
     watches_epochs = True
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior]) -> Search:
         return Gts().register(spec, priors)
 
-    def next(self, spec: JobSpec, search: Search, _trial_number: int, _rng: np.random.Generator) -> Choice:
+    def next(self, spec: ResolvedJob, search: Search, _trial_number: int, _rng: np.random.Generator) -> Choice:
         seen = json.loads(search.notes or "[]")
         size = spec.default_batch_size if len(seen) < 5 else spec.batch_sizes[-1]
         return Choice(size, f"{len(seen)} epochs were seen")
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         if isinstance(event, EpochReported) and event.trial.last is not None:
             return replace(search, notes=json.dumps([*json.loads(search.notes or "[]"), event.trial.last.epoch]))
         return Gts().observe(spec, search, event)
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         return Gts().bound(spec, search, batch_size)
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         return Gts().belief(spec, search)
 
     def changes(self, _search: Search) -> Sequence[DetectedChange]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import EndReason, GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob
 from wattwise_server.domain import (
     ComputedUsage,
     EnergyQuality,
@@ -63,7 +63,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 
 def a_job(job_id: str = "j", **fields: Any) -> Job:
     """A job without trials."""
-    spec = JobSpec(job_id, (8, 16), 8, GpuGroup("Test GPU", 2, 125.25), 0.5, True, "j")
+    spec = ResolvedJob(
+        job_id, (8, 16), 8, GpuGroup(gpu_model="Test GPU", count=2, max_power_watts_per_gpu=125.25), 0.5, True, "j"
+    )
     spec = replace(spec, **fields)
     return Job(spec, POLICIES[spec.policy].register(spec, ()), NOW)
 

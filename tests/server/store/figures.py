@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import EndReason, GpuGroup, JobSpec
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob
 from wattwise_server.domain import (
     ComputedUsage,
     Job,
@@ -55,7 +55,16 @@ def minutes(number: float) -> datetime:
 
 def figured_job(job_id: str = "j", *, num_trials: int = 0, reset_after: int = 0) -> Job:
     """A job of two GPUs that was registered at the beginning; its default batch size is 8."""
-    spec = JobSpec(job_id, (8, 16), 8, GpuGroup("Test GPU", 2, 50.0), 0.5, True, job_id, eta_knob=0.5)
+    spec = ResolvedJob(
+        job_id,
+        (8, 16),
+        8,
+        GpuGroup(gpu_model="Test GPU", count=2, max_power_watts_per_gpu=50.0),
+        0.5,
+        True,
+        job_id,
+        eta_knob=0.5,
+    )
     search = replace(POLICIES[spec.policy].register(spec, ()), num_trials=num_trials)
     return Job(spec, search, BEGIN, num_search_events=num_trials, reset_after=reset_after)
 

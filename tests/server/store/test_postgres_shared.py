@@ -217,7 +217,8 @@ async def test_bad_submission_fails_alone(postgres_url: str) -> None:
         connection = store.saver.connection
 
         async def create(number: int) -> None:
-            gpu = GpuGroup("Test\0GPU" if number == 4 else "Test GPU", 2, 125.25)
+            model = "Test\0GPU" if number == 4 else "Test GPU"
+            gpu = GpuGroup(gpu_model=model, count=2, max_power_watts_per_gpu=125.25)
             async with store.transaction(f"j{number}") as tx:
                 tx.save_job(a_job(f"j{number}", gpu=gpu))
 

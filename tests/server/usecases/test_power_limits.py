@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.rpc.calls import new_id
-from wattwise.rules import GpuGroup, JobSpec
+from wattwise.rules import GpuGroup, ResolvedJob
 from wattwise_server.domain import Arm, PowerLimitState, PowerSample, Search
 from wattwise_server.events import SearchEvent
 from wattwise_server.policy.gts import Gts
@@ -199,7 +199,7 @@ class Rebuilding(Gts):
 
     alone = False
 
-    def observe(self, spec: JobSpec, search: Search, _event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, _event: SearchEvent) -> Search:
         return replace(search, arms=tuple(map(Arm, spec.batch_sizes)))
 
 
@@ -367,7 +367,9 @@ _SAMPLES = st.builds(PowerSample, _NUMBERS, _NUMBERS, _NUMBERS, st.integers(1, 1
 @given(st.lists(_SAMPLES, min_size=1, max_size=20), st.floats(0, 1))
 def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float) -> None:
     """No sample has a lower `(η·average power + (1−η)·P)·time per step` than the chosen one."""
-    spec = JobSpec("j", (8,), 8, GpuGroup("Test GPU", 2, 250.0), 0.5, True, eta_knob=eta)
+    spec = ResolvedJob(
+        "j", (8,), 8, GpuGroup(gpu_model="Test GPU", count=2, max_power_watts_per_gpu=250.0), 0.5, True, eta_knob=eta
+    )
 
     def written_out(sample: PowerSample) -> float:
         average = (sample.energy_joules or 0.0) / sample.time_seconds

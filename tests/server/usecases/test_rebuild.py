@@ -32,7 +32,7 @@ from wattwise_server.usecases.training import Training
 
 from tests.changes import USUAL
 
-_GPU = GpuGroup("Test GPU", 1, 100.0)
+_GPU = GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=100.0)
 _LEASE = 60.0
 _REASONS = [EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED, EndReason.COMPLETED]
 

@@ -481,14 +481,14 @@ def test_limits_of_a_field(name: str, first: Any, inside: Any, outside: Any) -> 
 @pytest.mark.parametrize(
     ("gpu", "faulty"),
     [
-        (GpuGroup("x", 1, 0.001), None),
-        (GpuGroup("x", 1, 0.0), "max_power_watts_per_gpu"),
-        (GpuGroup("x", 1, math.inf), "max_power_watts_per_gpu"),
-        (GpuGroup("x", 1, math.nan), "max_power_watts_per_gpu"),
-        (GpuGroup("x", 0, 1.0), "count"),
-        (GpuGroup("", 1, 1.0), "gpu_model"),
-        (GpuGroup("x" * 200, 1, 1.0), None),
-        (GpuGroup("x" * 201, 1, 1.0), "gpu_model"),
+        (GpuGroup(gpu_model="x", count=1, max_power_watts_per_gpu=0.001), None),
+        (GpuGroup(gpu_model="x", count=1, max_power_watts_per_gpu=0.0), "max_power_watts_per_gpu"),
+        (GpuGroup(gpu_model="x", count=1, max_power_watts_per_gpu=math.inf), "max_power_watts_per_gpu"),
+        (GpuGroup(gpu_model="x", count=1, max_power_watts_per_gpu=math.nan), "max_power_watts_per_gpu"),
+        (GpuGroup(gpu_model="x", count=0, max_power_watts_per_gpu=1.0), "count"),
+        (GpuGroup(gpu_model="", count=1, max_power_watts_per_gpu=1.0), "gpu_model"),
+        (GpuGroup(gpu_model="x" * 200, count=1, max_power_watts_per_gpu=1.0), None),
+        (GpuGroup(gpu_model="x" * 201, count=1, max_power_watts_per_gpu=1.0), "gpu_model"),
     ],
 )
 def test_limits_of_the_gpu(gpu: GpuGroup, faulty: str | None) -> None:
@@ -554,7 +554,13 @@ def test_identical_is_compared_field_by_field() -> None:
         return {}
 
     assert not differences(draft(batch_sizes=(32, 8, 16)))
-    changed = draft(batch_sizes=(16, 8), eta_knob=0.5, policy="gts", seed=7, gpu=GpuGroup("Test GPU", 1, 101.0))
+    changed = draft(
+        batch_sizes=(16, 8),
+        eta_knob=0.5,
+        policy="gts",
+        seed=7,
+        gpu=GpuGroup(gpu_model="Test GPU", count=1, max_power_watts_per_gpu=101.0),
+    )
     assert differences(changed) == {
         "job.batch_sizes": "registered [8, 16, 32], requested [8, 16]",
         "job.eta_knob": "registered 1.0, requested 0.5",
@@ -562,5 +568,5 @@ def test_identical_is_compared_field_by_field() -> None:
         "job.gpus[0].max_power_watts_per_gpu": "registered 100.0, requested 101.0",
     }
     for length, shown in ((100, "x" * 100), (101, "x" * 99 + "…")):
-        found = differences(draft(gpu=GpuGroup("x" * length, 1, 100.0)))
+        found = differences(draft(gpu=GpuGroup(gpu_model="x" * length, count=1, max_power_watts_per_gpu=100.0)))
         assert found == {"job.gpus[0].gpu_model": f"registered Test GPU, requested {shown}"}

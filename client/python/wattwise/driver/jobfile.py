@@ -16,7 +16,8 @@ from wattwise.files import FileError, resolved
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate, scaling_rule
 from wattwise.monitor.named import checked_monitor
 from wattwise.prices import PRICES, price_faults
-from wattwise.spec import GpuGroup, JobSpec
+from wattwise.rules import GpuGroup
+from wattwise.spec import JobSpec
 from wattwise.variables import control_fault
 
 

@@ -27,7 +27,8 @@ from wattwise.rpc.client import Client
 if TYPE_CHECKING:
     from wattwise import v1
     from wattwise.monitor.window import WindowMonitor
-    from wattwise.spec import GpuGroup, JobSpec
+    from wattwise.rules import GpuGroup
+    from wattwise.spec import JobSpec
 
 _LONGEST_ARGUMENT = 32 * mmap.PAGESIZE - 1
 """Linux's limit in bytes; the page size is 4096 on most machines."""

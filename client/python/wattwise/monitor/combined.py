@@ -10,8 +10,7 @@ from wattwise.monitor.config import gpu_group
 from wattwise.monitor.kind import MonitorKinds, monitor_kinds
 from wattwise.monitor.plausible import CheckedMonitor
 from wattwise.monitor.window import Monitor, Window, WindowMeasurement
-from wattwise.rules import MAX_KINDS
-from wattwise.spec import GpuGroup
+from wattwise.rules import MAX_KINDS, GpuGroup
 
 
 class CombinedMonitor:

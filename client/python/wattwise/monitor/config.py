@@ -9,7 +9,7 @@ from wattwise.monitor.amd_gpu import visible_amd_gpus
 from wattwise.monitor.gpu import visible_gpus
 from wattwise.monitor.gpu_monitor import MeasuredGpu, gpu_group_of
 from wattwise.monitor.window import Monitor
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 
 def gpu_group(monitor: Monitor) -> GpuGroup:

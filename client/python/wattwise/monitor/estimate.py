@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from wattwise.errors import MonitorError, log
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.spec import GpuGroup, to_number
+from wattwise.rules import GpuGroup
+from wattwise.spec import to_number
 
 _LEAST_SECONDS = 10.0
 """The shortest window that the load is checked at: a load average tells little about less than a minute."""

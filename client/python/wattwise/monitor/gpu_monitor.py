@@ -11,7 +11,7 @@ from wattwise import rules
 from wattwise.errors import ImplausibleError, MonitorError, Remedy, log
 from wattwise.monitor import plausible
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 POLL_SECONDS = 0.1
 # GPUs update their energy counters every 10 to 100 ms. In a shorter window a counter may not change, or by a whole step

@@ -16,7 +16,7 @@ from wattwise import rules
 from wattwise.errors import ImplausibleError, MonitorError, Remedy, short_tracebacks
 from wattwise.monitor.plausible import power_fault
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 POWERCAP = "/sys/class/powercap"
 _HIGHEST_ZONE_POWER_WATTS = 2000.0

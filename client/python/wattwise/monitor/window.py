@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wattwise.errors import ImplausibleError, MonitorError
-from wattwise.spec import GpuGroup
+from wattwise.rules import GpuGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,7 +16,8 @@ from wattwise.errors import JobDiffersError, NoDriverError, TrainerSetupError, V
 from wattwise.files import parse_json
 from wattwise.monitor import Monitor
 from wattwise.monitor.named import named_monitor
-from wattwise.spec import GpuGroup, JobSpec, check_job, flat_name, job_message, leaves, policy_name
+from wattwise.rules import GpuGroup
+from wattwise.spec import JobSpec, check_job, flat_name, job_message, leaves, policy_name
 from wattwise.training.client_file import ClientFile
 from wattwise.variables import read_variable
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from wattwise import v1
 from wattwise.drafts import job_draft
-from wattwise.rules import JobSpec, with_defaults
+from wattwise.rules import ResolvedJob, with_defaults
 from wattwise.training.split import GlobalBatch
 
 
@@ -35,7 +35,7 @@ class Trial:
     monitor_kind: str
     rank: int
     world_size: int
-    job: JobSpec = field(repr=False)
+    job: ResolvedJob = field(repr=False)
 
     @property
     def fallback(self) -> bool:

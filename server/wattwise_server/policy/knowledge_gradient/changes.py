@@ -22,7 +22,7 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import ChangedQuantity, DetectedChange, Moments
 from wattwise_server.policy.knowledge_gradient.belief import Belief
@@ -211,7 +211,7 @@ def _with_surprises(sums: Sequence[Cusum], found: Sequence[Sequence[float]], con
     return tuple(added(sums[index], found[index][index]) for index in range(len(sums)))
 
 
-def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: int) -> Knowledge:
+def _with_new_epochs(spec: ResolvedJob, knowledge: Knowledge, count: int, number: int) -> Knowledge:
     """Returns the knowledge after a change of the epochs: only the newest trials tell them, and no prior job."""
     kept = newest(knowledge.recent, count)
     numbers = {each.result.number for each in kept}
@@ -233,7 +233,7 @@ def _with_new_epochs(spec: JobSpec, knowledge: Knowledge, count: int, number: in
     return _with_change(changed, change)
 
 
-def _factor(spec: JobSpec, clearest: Sequence[Comparison]) -> tuple[float, bool]:
+def _factor(spec: ResolvedJob, clearest: Sequence[Comparison]) -> tuple[float, bool]:
     """Returns how many times as many epochs the trials of a batch size take, and whether that is a lower limit.
 
     A trial that missed the target before `max_epochs` was stopped: it tells a lower limit.
@@ -249,7 +249,9 @@ def _factor(spec: JobSpec, clearest: Sequence[Comparison]) -> tuple[float, bool]
     return factor, not middle.result.reached
 
 
-def _with_new_costs(spec: JobSpec, knowledge: Knowledge, count: int, number: int, constants: Constants) -> Knowledge:
+def _with_new_costs(
+    spec: ResolvedJob, knowledge: Knowledge, count: int, number: int, constants: Constants
+) -> Knowledge:
     """Returns the knowledge after a change of the cost of an epoch: the newest trials tell it; others are in doubt.
 
     A small change is adopted without a word: the speed of a machine drifts.
@@ -280,7 +282,7 @@ def _clearest(kept: Sequence[Comparison]) -> Sequence[Comparison]:
     return [each for each in kept if each.result.place == place]
 
 
-def _size(spec: JobSpec, clearest: Sequence[Comparison]) -> int:
+def _size(spec: ResolvedJob, clearest: Sequence[Comparison]) -> int:
     return spec.batch_sizes[clearest[0].result.place]
 
 

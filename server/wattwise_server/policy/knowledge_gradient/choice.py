@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.cost import with_unit
 from wattwise_server.domain import Search
@@ -64,7 +64,7 @@ class Prospects:
     best: int
 
     @property
-    def spec(self) -> JobSpec:
+    def spec(self) -> ResolvedJob:
         """The job."""
         return self.outlook.spec
 
@@ -288,7 +288,9 @@ def waiting_reason(size: int, running: int, ended: int) -> str:
     )
 
 
-def without_success(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
+def without_success(
+    spec: ResolvedJob, search: Search, knowledge: Knowledge, places: NDArray[np.int64]
+) -> tuple[int, str]:
     """Chooses while nothing has reached the target: the least tried batch size, the nearest to the default.
 
     Those that only missed it in the prior jobs come after the others. Failures count once it has been set aside.

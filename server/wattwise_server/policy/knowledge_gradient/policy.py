@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Arm, DetectedChange, Search, Stage, Trial, TrialOrigin
 from wattwise_server.events import (
@@ -70,7 +70,7 @@ class Memory:
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         self.belief: Newest[Model, Belief] = Newest()
-        self.situation: Newest[tuple[JobSpec, tuple[Arm, ...]], Situation] = Newest()
+        self.situation: Newest[tuple[ResolvedJob, tuple[Arm, ...]], Situation] = Newest()
         self.outlook: Newest[tuple[KnowledgeGradient, Situation], Outlook] = Newest()
         self.bounds: Newest[Outlook, Mapping[int, float | None]] = Newest()
 
@@ -97,7 +97,7 @@ class KnowledgeGradient:
     def __init__(self, constants: Constants = Constants()) -> None:  # noqa: B008 - it is immutable
         self.constants = constants
 
-    def register(self, spec: JobSpec, priors: Sequence[Prior] = ()) -> Search:
+    def register(self, spec: ResolvedJob, priors: Sequence[Prior] = ()) -> Search:
         """Returns a search that starts at the default batch size, or at the best one of the prior jobs."""
         sizes = spec.batch_sizes
         weight = self.constants.prior_weight
@@ -108,7 +108,7 @@ class KnowledgeGradient:
 
     def next(
         self,
-        spec: JobSpec,
+        spec: ResolvedJob,
         search: Search,
         trial_number: int,
         rng: np.random.Generator,  # noqa: ARG002 - it draws nothing
@@ -124,7 +124,7 @@ class KnowledgeGradient:
         news = [change.message for change in knowledge.changes if change.quantity in knowledge.news]
         return Choice(spec.batch_sizes[place], "; ".join((*news, reason)))
 
-    def observe(self, spec: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, spec: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
         if isinstance(event, SearchEventOfBatchSize):
             return search
@@ -145,7 +145,7 @@ class KnowledgeGradient:
                 return search
         return replace(search, notes=knowledge.to_json())
 
-    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    def bound(self, spec: ResolvedJob, search: Search, batch_size: int) -> float | None:
         """Returns β times the least expected cost; of the best known one, where starting again is cheaper, or None."""
         memory = _memory(search.notes)
         if not memory.knowledge.reached.any():
@@ -155,7 +155,7 @@ class KnowledgeGradient:
         bound = memory.bounds.get(outlook, lambda: bounds(outlook))[batch_size]
         return None if bound is None else relaxation(search.bound_stops) * bound
 
-    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+    def belief(self, spec: ResolvedJob, search: Search) -> Sequence[ArmBelief]:
         """Returns mean and deviation of the cost at every batch size; nothing before a trial has reached the target."""
         memory = _memory(search.notes)
         knowledge = memory.knowledge
@@ -184,7 +184,7 @@ class KnowledgeGradient:
         """Returns the newest change of each quantity."""
         return read_changes(search.notes)
 
-    def _choice(self, spec: JobSpec, search: Search, memory: Memory, places: NDArray[np.int64]) -> tuple[int, str]:
+    def _choice(self, spec: ResolvedJob, search: Search, memory: Memory, places: NDArray[np.int64]) -> tuple[int, str]:
         knowledge, running = memory.knowledge, np.array([arm.running for arm in search.arms])
         if knowledge.reached[places].any():
             outlook = self._outlook(spec, search, memory)
@@ -202,7 +202,7 @@ class KnowledgeGradient:
             return start, waiting_reason(spec.batch_sizes[start], int(running[start]), ended)
         return without_success(spec, search, knowledge, places)
 
-    def _with_trial(self, spec: JobSpec, search: Search, memory: Memory, trial: Trial) -> Knowledge:
+    def _with_trial(self, spec: ResolvedJob, search: Search, memory: Memory, trial: Trial) -> Knowledge:
         """Returns the knowledge with a trial that ran to a decision, changes detected."""
         knowledge = memory.knowledge
         if trial.last is None or trial.cost is None:
@@ -223,7 +223,7 @@ class KnowledgeGradient:
         after = replace(after, luck=after.luck * result.chance, misses=(*after.misses, place)[-KEPT:])
         return replace(after, retry=trial.number) if _retried(after, trial) else after
 
-    def _outlook(self, spec: JobSpec, search: Search, memory: Memory) -> Outlook:
+    def _outlook(self, spec: ResolvedJob, search: Search, memory: Memory) -> Outlook:
         """Returns the value of trials, once a trial has reached the target."""
         # While a trial runs, the arms are the same object; what is running does not matter otherwise.
         situation = memory.situation.get((spec, search.arms), lambda: Situation.of(spec, search))

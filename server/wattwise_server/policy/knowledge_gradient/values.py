@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from wattwise.rules import JobSpec
+from wattwise.rules import ResolvedJob
 
 from wattwise_server.domain import Arm, Search
 from wattwise_server.policy.failures import failing
@@ -46,11 +46,11 @@ class Reliability(NamedTuple):
 class Situation(NamedTuple):
     """All that an outlook depends on besides what is known: the job, and its batch sizes, ascending."""
 
-    spec: JobSpec
+    spec: ResolvedJob
     arms: tuple[Reliability, ...]
 
     @classmethod
-    def of(cls, spec: JobSpec, search: Search) -> Situation:
+    def of(cls, spec: ResolvedJob, search: Search) -> Situation:
         """Returns the situation of a search."""
         return cls(spec, tuple(map(Reliability.of, search.arms)))
 
@@ -105,7 +105,7 @@ class Outlook:
     constants: Constants
 
     @property
-    def spec(self) -> JobSpec:
+    def spec(self) -> ResolvedJob:
         """The job."""
         return self.situation.spec
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 from wattwise_server.domain import Measurement, Search, Trial
 from wattwise_server.policy.base import ArmBelief, Choice
 from wattwise_server.policy.registry import POLICIES
@@ -20,7 +20,7 @@ SIZES = (8, 16, 32, 64, 128)
 ERROR, OUT_OF_MEMORY = EndReason.ERROR, EndReason.OUT_OF_MEMORY
 
 
-def kg_spec(**fields: Any) -> JobSpec:
+def kg_spec(**fields: Any) -> ResolvedJob:
     """A job of five batch sizes with default 32."""
     usual: dict[str, Any] = {"batch_sizes": SIZES, "default_batch_size": 32, "target_metric": 0.9}
     return spec(**(usual | {"policy": "knowledge_gradient"} | fields))

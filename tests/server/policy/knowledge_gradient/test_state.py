@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wattwise.rules import EndReason, JobSpec
+from wattwise.rules import EndReason, ResolvedJob
 from wattwise_server.domain import Search, Stage, TrialOrigin
 from wattwise_server.events import BatchSizeBanned, SearchEvent, TrialDispatched
 from wattwise_server.policy.base import Choice
@@ -151,7 +151,7 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(POLICY, name)
 
-    def observe(self, job: JobSpec, search: Search, event: SearchEvent) -> Search:
+    def observe(self, job: ResolvedJob, search: Search, event: SearchEvent) -> Search:
         """Records the event."""
         self.events.append(event)
         return POLICY.observe(job, search, event)
