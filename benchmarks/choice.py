@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from statistics import median
 
 import numpy as np
-from wattwise.rules import EndReason, GpuGroup, ResolvedJob
-from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin, TrialStatus
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob, TrialStatus
+from wattwise_server.domain import Measurement, Search, Trial, TrialOrigin
 from wattwise_server.events import TrialDecided, TrialDispatched
 from wattwise_server.policy.base import Choice
 from wattwise_server.policy.history import observe

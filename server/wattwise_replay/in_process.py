@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
+from wattwise.rules import STATUS_AFTER, TrialStatus
 from wattwise.spec import job_message
 from wattwise_server.cost import cost
-from wattwise_server.domain import Measurement, Trial, TrialOrigin, TrialStatus, undecided
+from wattwise_server.domain import Measurement, Trial, TrialOrigin
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.events import EpochReported, SearchEvent, TrialDecided, TrialDispatched, event_of_end
 from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Policy
@@ -133,7 +134,7 @@ class InProcess:
     def _failed(self, trial: Trial, crash: Crash | None) -> TrialEnd:
         if crash is None:
             raise AssertionError("the last epoch ends every trial that does not crash")
-        failed = trial._replace(status=undecided(crash.reason), end_reason=crash.reason)
+        failed = trial._replace(status=STATUS_AFTER[crash.reason], end_reason=crash.reason)
         self._observe(event_of_end(failed))
         return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wattwise.rules import EndReason, ResolvedJob
+from wattwise.rules import EndReason, ResolvedJob, TrialStatus
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside, and a job needs attention."""
@@ -53,15 +53,6 @@ class PruningGtsTrial(NamedTuple):
     pruning_round: int
 
 
-class TrialStatus(Enum):
-    """Whether a trial is running, was decided, was interrupted so that it can be resumed, or failed."""
-
-    RUNNING = "RUNNING"
-    DECIDED = "DECIDED"
-    INTERRUPTED = "INTERRUPTED"
-    FAILED = "FAILED"
-
-
 class WarningReason(Enum):
     """What a warning is about."""
 
@@ -84,15 +75,8 @@ class UnknownEndReason(NamedTuple):
     number: int
 
 
-INTERRUPTIONS = frozenset({EndReason.PREEMPTED, EndReason.LOST})
-"""The reasons of the trials that are INTERRUPTED: they can be resumed."""
 UNDECIDED = frozenset({TrialStatus.INTERRUPTED, TrialStatus.FAILED})
 """The statuses of the trials that ended without a decision."""
-
-
-def undecided(reason: EndReason) -> TrialStatus:
-    """Returns the status of a trial that ended without a decision."""
-    return TrialStatus.INTERRUPTED if reason in INTERRUPTIONS else TrialStatus.FAILED
 
 
 @dataclass(frozen=True, slots=True)

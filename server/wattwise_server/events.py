@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from wattwise.rules import EndReason, ResolvedJob
+from wattwise.rules import EndReason, ResolvedJob, TrialStatus
 
 from wattwise_server.cost import cost, with_unit
 from wattwise_server.domain import (
@@ -27,7 +27,6 @@ from wattwise_server.domain import (
     RecordedSearchEvent,
     Trial,
     TrialOrigin,
-    TrialStatus,
     TrialWarning,
 )
 

@@ -16,9 +16,13 @@ from wattwise.rules import (
     DEFAULTS,
     MAX_ID_LENGTH,
     PARAMETERS,
+    STATUS_AFTER,
+    TRAINER_END_REASONS,
+    EndReason,
     GpuGroup,
     JobDraft,
     ResolvedJob,
+    TrialStatus,
     cost,
     identifier_fault,
     is_kind,
@@ -363,3 +367,11 @@ def test_error_has_the_names_of_the_python_fields() -> None:
     assert [each.field for each in caught.value.violations] == ["job.target_metric", "job.eta_knob", "job.gpu"]
     assert caught.value.reason == "ERROR_REASON_INVALID_JOB_SPEC"
     assert str(caught.value).startswith("invalid job: job.target_metric: is nan; use a finite number; job.eta_knob: ")
+
+
+def test_every_end_reason_has_a_status() -> None:
+    """A trial that ended is not running; those that a trainer ends are decided only if it stopped early."""
+    assert STATUS_AFTER.keys() == set(EndReason)
+    assert TrialStatus.RUNNING not in STATUS_AFTER.values()
+    decided = [reason for reason in TRAINER_END_REASONS if STATUS_AFTER[reason] is TrialStatus.DECIDED]
+    assert decided == [EndReason.STOPPED_EARLY]

@@ -94,6 +94,30 @@ TRAINER_END_REASONS = (
 """Those that a trainer may give, in the order of their messages."""
 
 
+class TrialStatus(Enum):
+    """Whether a trial is running, was decided, was interrupted so that it can be resumed, or failed."""
+
+    RUNNING = "RUNNING"
+    DECIDED = "DECIDED"
+    INTERRUPTED = "INTERRUPTED"
+    FAILED = "FAILED"
+
+
+STATUS_AFTER: Mapping[EndReason, TrialStatus] = {
+    EndReason.TARGET_REACHED: TrialStatus.DECIDED,
+    EndReason.COST_BOUND: TrialStatus.DECIDED,
+    EndReason.MAX_EPOCHS: TrialStatus.DECIDED,
+    EndReason.JOB_DELETED: TrialStatus.DECIDED,
+    EndReason.STOPPED_EARLY: TrialStatus.DECIDED,
+    EndReason.COMPLETED: TrialStatus.FAILED,
+    EndReason.ERROR: TrialStatus.FAILED,
+    EndReason.OUT_OF_MEMORY: TrialStatus.FAILED,
+    EndReason.PREEMPTED: TrialStatus.INTERRUPTED,
+    EndReason.LOST: TrialStatus.INTERRUPTED,
+}
+"""The status of a trial by the reason for which it ended."""
+
+
 class NamedFields:
     """Base of the dataclasses that stand for a message and have its fields; one without a default is required.
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 from wattwise import drafts, v1
-from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENTS, EndReason, JobDraft, identifier_fault
+from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENTS, EndReason, JobDraft, TrialStatus, identifier_fault
 
 from wattwise_server.domain import (
     ComputedUsage,
@@ -20,7 +20,6 @@ from wattwise_server.domain import (
     MonitorKinds,
     PowerSample,
     TrialId,
-    TrialStatus,
     UnknownEndReason,
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation

@@ -41,9 +41,9 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from wattwise.rules import EndReason
+from wattwise.rules import EndReason, TrialStatus
 
-from wattwise_server.domain import Moments, PowerSample, RecordedEvent, Trial, TrialOrigin, TrialStatus, Usage
+from wattwise_server.domain import Moments, PowerSample, RecordedEvent, Trial, TrialOrigin, Usage
 
 Place: TypeAlias = tuple[int, ...]
 """Where an item is in a list; empty is before the first one."""

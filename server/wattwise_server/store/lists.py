@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wattwise_server.domain import FAILURES_TO_SET_ASIDE, TrialStatus
+from wattwise.rules import TrialStatus
+
+from wattwise_server.domain import FAILURES_TO_SET_ASIDE
 from wattwise_server.store.base import EventList, JobList, JobOrder, JobPlace, JobState, Place, TrialList
 from wattwise_server.store.rows import FAILED, NEWEST_EPOCH
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from wattwise.rules import STATUS_AFTER
+
 from wattwise_server.domain import (
     UNDECIDED,
     Activity,
@@ -21,7 +23,6 @@ from wattwise_server.domain import (
     RecordedSearchEvent,
     Search,
     Trial,
-    undecided,
 )
 from wattwise_server.events import TrialDispatched, event_of_end
 from wattwise_server.store.columns import Row, from_micros
@@ -133,7 +134,7 @@ def _at_event(trial: Trial, row: Row) -> Trial:
     reason = then["end_reason"]
     if reason is None:
         return past
-    return past._replace(status=undecided(reason), end_reason=reason, cost=then["cost"])
+    return past._replace(status=STATUS_AFTER[reason], end_reason=reason, cost=then["cost"])
 
 
 def read_measurement(row: Row) -> Measurement:

@@ -9,9 +9,9 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from wattwise.rules import EndReason
+from wattwise.rules import STATUS_AFTER, EndReason, TrialStatus
 
-from wattwise_server.domain import Job, MonitorKinds, PruningGtsRole, Trial, TrialStatus, TrialWarning, undecided
+from wattwise_server.domain import Job, MonitorKinds, PruningGtsRole, Trial, TrialWarning
 from wattwise_server.events import (
     BatchSizeStatusChanged,
     BestKnownChanged,
@@ -110,7 +110,7 @@ def fail(progress: Progress, reason: EndReason, now: datetime) -> Progress:
     Without a result there is no miss: a trial that stopped early then only completed.
     """
     reason = EndReason.COMPLETED if reason is EndReason.STOPPED_EARLY else reason
-    trial = _ended(progress.job, with_current_cost(progress.job, progress.trial), undecided(reason), reason, now)
+    trial = _ended(progress.job, with_current_cost(progress.job, progress.trial), STATUS_AFTER[reason], reason, now)
     return _with_end(progress, progress.job, trial)
 
 

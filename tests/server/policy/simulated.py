@@ -9,17 +9,8 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from wattwise.rules import EndReason, GpuGroup, ResolvedJob
-from wattwise_server.domain import (
-    Measurement,
-    PruningGtsRole,
-    PruningGtsTrial,
-    Search,
-    Trial,
-    TrialOrigin,
-    TrialStatus,
-    undecided,
-)
+from wattwise.rules import STATUS_AFTER, EndReason, GpuGroup, ResolvedJob, TrialStatus
+from wattwise_server.domain import Measurement, PruningGtsRole, PruningGtsTrial, Search, Trial, TrialOrigin
 from wattwise_server.events import TrialDecided, TrialDispatched, TrialRevived, event_of_end
 from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.history import observe
@@ -111,7 +102,7 @@ class SimulatedJob:
 
     def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:
         """Ends it without one."""
-        failed = trial._replace(status=undecided(reason), end_reason=reason, cost=cost)
+        failed = trial._replace(status=STATUS_AFTER[reason], end_reason=reason, cost=cost)
         self.search = observe(self.policy, self.spec, self.search, event_of_end(failed))
         return failed
 

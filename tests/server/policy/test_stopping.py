@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import EndReason, GpuGroup, ResolvedJob
-from wattwise_server.domain import Decision, Job, Measurement, Trial, TrialOrigin, TrialStatus, undecided
+from wattwise.rules import STATUS_AFTER, EndReason, GpuGroup, ResolvedJob, TrialStatus
+from wattwise_server.domain import Decision, Job, Measurement, Trial, TrialOrigin
 from wattwise_server.policy.decisions import decision, decision_for
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import bound_of, judge, with_current_cost
@@ -136,7 +136,7 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
     assert decision(SPEC, failed)[:3] == (True, False, True)
     assert decision(SPEC, failed)[4:9] == (EndReason.ERROR, 2, 4.0, 7.0, None)
     for reason, resumes in ((EndReason.PREEMPTED, True), (EndReason.ERROR, False)):
-        message = decision(SPEC, failed._replace(status=undecided(reason), end_reason=reason)).message
+        message = decision(SPEC, failed._replace(status=STATUS_AFTER[reason], end_reason=reason)).message
         assert f"trial 3 of job 'job' was ended by its trainer (END_REASON_{reason.value})" in message
         asked = "ask for a new batch size"
         assert message.endswith(f"; {asked}, or resume it from a checkpoint" if resumes else f"; {asked}")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import EndReason, GpuGroup, ResolvedJob
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob, TrialStatus
 from wattwise_server.domain import (
     ComputedUsage,
     EnergyQuality,
@@ -31,7 +31,6 @@ from wattwise_server.domain import (
     Trial,
     TrialId,
     TrialOrigin,
-    TrialStatus,
     TrialWarning,
     WarningReason,
 )

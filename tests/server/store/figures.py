@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from wattwise.rules import EndReason, GpuGroup, ResolvedJob
+from wattwise.rules import EndReason, GpuGroup, ResolvedJob, TrialStatus
 from wattwise_server.domain import (
     ComputedUsage,
     Job,
@@ -20,7 +20,6 @@ from wattwise_server.domain import (
     RecordedEvent,
     Trial,
     TrialOrigin,
-    TrialStatus,
     TrialWarning,
     Usage,
     WarningReason,

@@ -11,8 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from wattwise.rules import EndReason
-from wattwise_server.domain import TrialStatus
+from wattwise.rules import EndReason, TrialStatus
 from wattwise_server.store.postgres import notices
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.subscriptions import Subscription

@@ -11,9 +11,9 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from wattwise.rules import EndReason, GpuGroup
+from wattwise.rules import EndReason, GpuGroup, TrialStatus
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import Job, Measurement, PowerSample, TrialStatus
+from wattwise_server.domain import Job, Measurement, PowerSample
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.events import PriorUnused
 from wattwise_server.store.base import JobList, TrialList

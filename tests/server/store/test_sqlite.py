@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from wattwise.rules import EndReason
+from wattwise.rules import EndReason, TrialStatus
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import TrialId, TrialStatus
+from wattwise_server.domain import TrialId
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import reads, transactions
 from wattwise_server.store.base import EventList, JobList, JobOrder, JobState, TrialList

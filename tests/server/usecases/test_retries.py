@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.rpc.calls import new_id
-from wattwise.rules import EndReason
-from wattwise_server.domain import TrialStatus
+from wattwise.rules import EndReason, TrialStatus
 from wattwise_server.errors import JobDiffersError, StorageUnavailableError
 from wattwise_server.events import EpochReported, JobRegistered, TrialDispatched
 

@@ -7,12 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from wattwise_server.domain import (
-    Measurement,
-    Trial,
-    TrialOrigin,
-    TrialStatus,
-)
+from wattwise.rules import TrialStatus
+from wattwise_server.domain import Measurement, Trial, TrialOrigin
 from wattwise_server.policy.base import ArmBelief, Prior
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.knowledge_gradient import Constants
