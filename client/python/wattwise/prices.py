@@ -68,7 +68,7 @@ def eta_from_prices(*, energy_price_per_kwh: float, gpu_hour_price: float, max_p
 def price_faults(
     energy_price_per_kwh: object, gpu_hour_price: object, eta_knob: object = None
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of a field of `JobSpec` and what to change, if a price is given; None stands for a field that is not."""
+    """Yields pairs of a field of `JobSpec` and what to change, if a price is given; a field that is not is None."""
     values = dict(zip(PRICES, (energy_price_per_kwh, gpu_hour_price), strict=True))
     given = {name: price for name, price in values.items() if price is not None}
     for name, price in given.items():
@@ -85,6 +85,6 @@ def price_faults(
 
 
 def power_faults(max_power_watts_per_gpu: object) -> Iterator[tuple[str, str]]:
-    """Pairs of a field of `GpuGroup` and what to change."""
+    """Yields pairs of a field of `GpuGroup` and what to change."""
     if fault := watts_fault(max_power_watts_per_gpu):
         yield "max_power_watts_per_gpu", fault

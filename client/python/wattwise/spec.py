@@ -148,7 +148,7 @@ class JobSpec(NamedFields):
         return any(getattr(self, name) is not None for name in PRICES)
 
     def with_eta(self) -> JobSpec:
-        """This spec if it has no prices, otherwise a copy with the `eta_knob` that is computed from them instead.
+        """Returns this spec if it has no prices, otherwise a copy with the `eta_knob` that is computed from them.
 
         Raises:
             InvalidJobSpecError: as documented at `job_message`.
@@ -158,7 +158,7 @@ class JobSpec(NamedFields):
         return replace(self, eta_knob=job_message(self).eta_knob, energy_price_per_kwh=None, gpu_hour_price=None)
 
     def eta_source(self) -> str:
-        """What `eta_knob` is and was computed from, for messages about a job with prices and GPUs."""
+        """Returns what `eta_knob` is and was computed from, for messages about a job with prices and GPUs."""
         sent = job_message(self)
         return (
             f"eta_knob={sent.eta_knob} is computed from energy_price_per_kwh={self.energy_price_per_kwh} and "
@@ -166,7 +166,7 @@ class JobSpec(NamedFields):
         )
 
     def explained(self, error: JobDiffersError) -> JobDiffersError:
-        """The error, with the source of `eta_knob` if that differs and is computed from prices."""
+        """Returns the error, with the source of `eta_knob` if that differs and is computed from prices."""
         if not self.has_prices or all(each.field != "job.eta_knob" for each in error.violations):
             return error
         message = (
@@ -252,7 +252,7 @@ def _computed_eta(spec: JobSpec) -> float:
 
 
 def policy_spec(policy: Policy, **fields: Any) -> v1.PolicySpec:
-    """A policy and its parameters as a message.
+    """Returns a policy and its parameters as a message.
 
     Args:
         policy: the name of the policy.
@@ -266,7 +266,7 @@ def policy_spec(policy: Policy, **fields: Any) -> v1.PolicySpec:
 
 
 def _reader(name: str, policy: Policy) -> str:
-    """What to do about a field that another policy reads."""
+    """Returns what to do about a field that another policy reads."""
     readers = " or ".join(each for each, names in POLICIES.items() if name in names)
     return f"is not read by {policy}; remove it, or set policy to {readers}"
 
@@ -283,7 +283,7 @@ def _set(message: Message, field_name: str, value: object, name: str) -> None:
 
 
 def max_power_watts(spec: v1.JobSpec) -> float:
-    """The highest power of a job's GPUs together, in watts: the P of the cost."""
+    """Returns the highest power of a job's GPUs together, in watts: the P of the cost."""
     return sum(group.count * group.max_power_watts_per_gpu for group in spec.gpus)
 
 
@@ -303,18 +303,18 @@ def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
 
 
 def gpus_text(spec: v1.JobSpec) -> str:
-    """A job's GPUs in words: "8 x NVIDIA H200, 5600 W in total"."""
+    """Returns a job's GPUs in words: "8 x NVIDIA H200, 5600 W in total"."""
     groups = " + ".join(f"{group.count} x {group.gpu_model}" for group in spec.gpus)
     return f"{groups}, {max_power_watts(spec):g} W in total"
 
 
 def policy_name(spec: v1.JobSpec) -> Policy:
-    """The name of a job's policy; empty if this client is older."""
+    """Returns the name of a job's policy; empty if this client is older."""
     return spec.policy.WhichOneof("policy") or ""
 
 
 def leaves(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a message that are set, by their path: "target.value". An empty message is the value True."""
+    """Yields the fields of a message that are set, by path: "target.value". An empty message is the value True."""
     for field, value in message.ListFields():
         name = f"{path}{field.name}"
         if isinstance(value, Message):
@@ -327,7 +327,7 @@ def leaves(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flat_name(path: str) -> str:
-    """The name in the Python `JobSpec` of a field of the protos: "target_metric" for "target.value"."""
+    """Returns the name in the Python `JobSpec` of a field of the protos: "target_metric" for "target.value"."""
     holder, _, name = path.rpartition(".")
     # Also a field that this client does not know.
     return f"gpu.{name}" if holder == "gpus[0]" else _FLAT.get(path, path)
@@ -337,7 +337,7 @@ E = TypeVar("E", bound=WattwiseError)
 
 
 def with_flat_names(error: E) -> E:
-    """The error of a registration, with the names of the Python `JobSpec`."""
+    """Returns the error of a registration, with the names of the Python `JobSpec`."""
     message, violations = str(error), []
     for each in sorted(error.violations, key=lambda each: -len(each.field)):
         flat = f"job.{flat_name(each.field.removeprefix('job.'))}"
@@ -376,7 +376,7 @@ def check_valid(job: v1.JobSpec) -> None:
 
 
 def check_job(job: object) -> JobSpec:
-    """The job, if it is a `JobSpec`.
+    """Returns the job, if it is a `JobSpec`.
 
     Raises:
         InvalidArgumentError: if it is not.
@@ -387,7 +387,7 @@ def check_job(job: object) -> JobSpec:
 
 
 def to_number(value: object) -> float:
-    """The value as a float; NaN, which is in no range, if it is not a number. Strings are not numbers."""
+    """Returns the value as a float; NaN, which is in no range, if it is not a number. Strings are not numbers."""
     if isinstance(value, str | bytes | bytearray):
         return math.nan
     try:
@@ -397,14 +397,14 @@ def to_number(value: object) -> float:
 
 
 def enum_name(enum: Any, value: int) -> str:
-    """A value of an enum as words: "failed" for TRIAL_STATUS_FAILED; "trial status 9" if this client is older."""
+    """Returns an enum's value as words: "failed" for TRIAL_STATUS_FAILED; "trial status 9" if this client is older."""
     name = enum_constant(enum, value)
     words = name.removeprefix(_prefix_of(enum)) if value in enum.values() else name
     return words.lower().replace("_", " ")
 
 
 def enum_constant(enum: Any, value: int) -> str:
-    """A value of an enum as the protos write it: "TRIAL_STATUS_FAILED"; "TRIAL_STATUS_9" if this client is older."""
+    """Returns an enum's value as in the protos: "TRIAL_STATUS_FAILED"; "TRIAL_STATUS_9" if this client is older."""
     return str(enum.Name(value)) if value in enum.values() else f"{_prefix_of(enum)}{value}"
 
 

@@ -16,7 +16,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def control_fault(text: str) -> str:
-    """What is wrong with a text that has a control character, and what to do; empty if it has none."""
+    """Returns what is wrong with a text that has a control character, and what to do; empty if it has none."""
     found = _CONTROL.search(text)
     if found is None:
         return ""
@@ -27,7 +27,7 @@ def control_fault(text: str) -> str:
 
 
 def read_variable(name: str, error: type[Exception], variables: Mapping[str, str] = os.environ) -> str:
-    """The value of an environment variable; empty if it is unset.
+    """Returns the value of an environment variable; empty if it is unset.
 
     Args:
         name: its name.
@@ -41,7 +41,7 @@ def read_variable(name: str, error: type[Exception], variables: Mapping[str, str
 
 
 def read_switch(name: str, error: type[Exception], variables: Mapping[str, str] = os.environ) -> bool | None:
-    """The value of an environment variable that is a switch; None if it is unset or empty.
+    """Returns the value of an environment variable that is a switch; None if it is unset or empty.
 
     Args:
         name: its name.

@@ -22,7 +22,7 @@ _ADVICE = (
 
 
 def check_address(address: object) -> str:
-    """The address, if it is well-formed: gRPC would report a malformed one as an unreachable server.
+    """Returns the address, if it is well-formed: gRPC would report a malformed one as an unreachable server.
 
     Raises:
         InvalidAddressError: if it is malformed.
@@ -50,17 +50,17 @@ def check_address(address: object) -> str:
 
 
 def servers_of(address: str) -> tuple[str, ...]:
-    """The servers of a well-formed address, each as an address of its own, without repetitions."""
+    """Returns the servers of a well-formed address, each as an address of its own, without repetitions."""
     return tuple(dict.fromkeys(_entries(address)))
 
 
 def may_be_several(address: str) -> bool:
-    """Whether the address may lead to more than one server: a list, or a `dns:` name, which gRPC resolves to all."""
+    """Returns whether the address may lead to several servers: a list, or a `dns:` name, which gRPC resolves to all."""
     return len(servers_of(address)) > 1 or (address.startswith("dns:") and not is_loopback(address))
 
 
 def server_of(address: str) -> str:
-    """The same text for the spellings of a server's address; those of this machine's loopback become localhost.
+    """Returns the same text for the spellings of a server's address; those of this machine's loopback become localhost.
 
     For several servers the same text in whatever order they are written.
     """
@@ -72,7 +72,7 @@ def server_of(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether traffic to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket.
+    """Returns whether traffic to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket.
 
     Several servers have to be on this machine, all of them.
     """
@@ -80,7 +80,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_this_machine(server: str) -> bool:
-    """Whether the address of one server is this machine's by its text: any loopback address or name, or its own name.
+    """Returns whether a server's address is this machine's by its text: any loopback address or name, or its own name.
 
     A name may lead elsewhere, so that this is no reason to send a token in clear text.
     """
@@ -97,7 +97,7 @@ def is_this_machine(server: str) -> bool:
 
 
 def _entries(address: str) -> list[str]:
-    """The servers of a list; `ipv4:` or `ipv6:` before the first one is that of all."""
+    """Returns the servers of a list; `ipv4:` or `ipv6:` before the first one is that of all."""
     if "," not in address or address.startswith(_WHOLE):
         return [address]
     first, *others = address.split(",")
@@ -106,7 +106,7 @@ def _entries(address: str) -> list[str]:
 
 
 def _is_server(entry: str) -> bool:
-    """Whether this is the address of one server, or a name of several."""
+    """Returns whether this is the address of one server, or a name of several."""
     place, size = entry, 0
     if entry.startswith(("ipv4:", "ipv6:")):
         place, size = entry[5:], 4 if entry.startswith("ipv4:") else 16
@@ -142,7 +142,7 @@ def _is_loopback_server(address: str) -> bool:
 
 
 def _host_of(address: str) -> str:
-    """The host of a server in small letters; empty if there is none, or another name server is asked for it."""
+    """Returns the host of a server in small letters; empty if there is none, or another name server is asked for it."""
     found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+))(?::\w+)?", address)
     return (found[1] or found[2]).lower() if found else ""
 
@@ -154,7 +154,7 @@ def _is_loopback_ip(host: str) -> bool:
 
 
 def _packed(host: str) -> bytes:
-    """An IP address as bytes; empty if it is none."""
+    """Returns an IP address as bytes; empty if it is none."""
     # Not from `ipaddress`, which takes longer to import than the rest of this package.
     for family in (socket.AF_INET, socket.AF_INET6):
         try:

@@ -36,7 +36,7 @@ _LEAST_HEARTBEAT_SECONDS = MIN_LEASE_SECONDS / (HEARTBEATS_PER_LEASE + 1)
 
 
 def shown(text: str) -> str:
-    """A text of the server for logs and terminals: cut if it is very long, without control characters."""
+    """Returns a text of the server for logs and terminals: cut if it is very long, without control characters."""
     return printable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…")
 
 
@@ -103,7 +103,7 @@ def check_times(message: Message) -> None:
 
 @functools.cache
 def _leading_to_times(kind: Descriptor) -> frozenset[str]:
-    """The fields of a message that are times, or may contain some."""
+    """Returns the fields of a message that are times, or may contain some."""
     return frozenset(each.name for each in kind.fields if each.message_type and _has_times(each.message_type, ()))
 
 
@@ -222,7 +222,7 @@ def check_dispatched(trial: v1.Trial, spec: v1.JobSpec) -> None:
 
 
 def checked_decision(answer: v1.ReportResultResponse | v1.HeartbeatResponse | v1.StreamResultsResponse) -> v1.Decision:
-    """The decision of an answer, with shortened texts.
+    """Returns the decision of an answer, with shortened texts.
 
     Raises:
         InvalidAnswerError: if there is none.
@@ -235,7 +235,7 @@ def checked_decision(answer: v1.ReportResultResponse | v1.HeartbeatResponse | v1
 
 
 def heartbeat_seconds(answer: v1.Trial | v1.Decision) -> float:
-    """The pause between two heartbeats that an answer names; infinite if none are needed."""
+    """Returns the pause between two heartbeats that an answer names; infinite if none are needed."""
     if not answer.HasField("heartbeat_interval"):
         return math.inf
     interval = answer.heartbeat_interval

@@ -35,7 +35,7 @@ def pauses(first: float, longest: float) -> Iterator[float]:
 
 
 def check_seconds(name: str, value: float) -> float:
-    """The value of the argument `name`, if it is a timeout.
+    """Returns the value of the argument `name`, if it is a timeout.
 
     Raises:
         InvalidArgumentError: if it is not a number of seconds.

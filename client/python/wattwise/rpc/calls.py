@@ -131,12 +131,12 @@ def end_reason_value(reason: AnyEndReason) -> v1.EndReason.ValueType:
 
 
 def _name_of(request: Message) -> str:
-    """The name of the call that a request belongs to."""
+    """Returns the name of the call that a request belongs to."""
     return type(request).__name__.removesuffix("Request")
 
 
 def _metric_faults(measured: v1.Measurement, where: str) -> Sequence[Violation]:
-    """The fault of a measurement without a metric: sent as 0, it may have reached a target."""
+    """Returns the fault of a measurement without a metric: sent as 0, it may have reached a target."""
     if measured.HasField("metric"):
         return []
     return [Violation(f"{where}.metric", "is not set; set the validation metric after the epoch, or NaN")]
@@ -942,7 +942,7 @@ class Calls:
         timeout: float | None,
         check: Callable[[Response], object] = lambda _: None,
     ) -> AsyncIterator[Response]:
-        """The answers of a stream, which is opened again after a lost connection."""
+        """Yields the answers of a stream, which is opened again after a lost connection."""
         name = _name_of(request)
         patience = self._timeout if timeout is None else timeout
         waits, deadline, metadata = pauses(0.1, 3.0), time.monotonic() + patience, self._metadata()
@@ -972,7 +972,7 @@ class Calls:
                     call.cancel()
 
     def _metadata(self) -> Metadata:
-        """The metadata of a call and its retries.
+        """Returns the metadata of a call and its retries.
 
         Raises:
             CredentialsError: if the token cannot be used.
@@ -990,7 +990,7 @@ class Calls:
         request: Request,
         timeout: float | None,
     ) -> OfJob:
-        """The answer to a call about one job."""
+        """Returns the answer to a call about one job."""
         job_id: str = request.job_id  # type: ignore[attr-defined]
         return await self._call(method, request, timeout, lambda answer: answers.check_job(answer.job, job_id))
 
@@ -1001,7 +1001,7 @@ class Calls:
         timeout: float | None,
         rows_of: Callable[[Page], Iterable[Row]],
     ) -> AsyncIterator[Row]:
-        """The rows of all pages of a list."""
+        """Yields the rows of all pages of a list."""
         async for page in self._pages(method, request, timeout):
             for row in rows_of(page):
                 yield row
@@ -1012,7 +1012,7 @@ class Calls:
         request: Listing,
         timeout: float | None,
     ) -> AsyncIterator[Page]:
-        """The pages of a list."""
+        """Yields the pages of a list."""
         pages = answers.Pages(request.page_token)
         while True:
             page = await self._call(method, request, timeout, pages.check)

@@ -149,7 +149,7 @@ class _Failure(NamedTuple):
     of_all: WattwiseError
 
     def with_others(self, others: Iterable[_Failure]) -> WattwiseError:
-        """The error of the whole address, with one of each other kind."""
+        """Returns the error of the whole address, with one of each other kind."""
         kinds = {(type(each.error), each.error.reason): str(each.error) for each in others}
         kinds.pop((type(self.error), self.error.reason), None)
         if not kinds:
@@ -200,7 +200,7 @@ class Connection:
         self._storage_tried_at = -_STORAGE_SECONDS
 
     def link(self) -> ServerLink:
-        """The link of this process or event loop.
+        """Returns the link of this process or event loop.
 
         Raises:
             OperationOrderError: if the connection was closed.
@@ -309,7 +309,7 @@ class Connection:
         return time.monotonic() < self._storage_tried_at + _STORAGE_SECONDS
 
     def broken(self, link: ServerLink, error: grpc.RpcError) -> WattwiseError:
-        """The exception for a stream that broke. The server is left only if a call shows that it is lost."""
+        """Returns the exception for a stream that broke. The server is left only if a call shows that it is lost."""
         failure = from_rpc_error(error, link.server)
         if is_old(error):
             self.spread(link)
@@ -353,7 +353,7 @@ class Connection:
             log.log(level, "a Wattwise server did not answer: %s. %s", causes, now)
 
     def _given_up(self, failures: Mapping[str, _Failure]) -> WattwiseError:
-        """The error of a call that no server has answered."""
+        """Returns the error of a call that no server has answered."""
         _down.update(self._lost)
         if failures.keys() == set(self._servers) and all(each.error.reason == _STORAGE for each in failures.values()):
             self._storage_tried_at = time.monotonic()
@@ -373,7 +373,7 @@ class Connection:
 
 
 def channel_options(server: str, *, several: bool) -> ChannelOptions:
-    """The options of a channel.
+    """Returns the options of a channel.
 
     Args:
         server: The address of one server, or of a name that has several.
@@ -385,7 +385,7 @@ def channel_options(server: str, *, several: bool) -> ChannelOptions:
 
 
 def is_old(error: grpc.RpcError) -> bool:
-    """Whether the server closed the connection because of its age (`--max-connection-age-seconds`)."""
+    """Returns whether the server closed the connection because of its age (`--max-connection-age-seconds`)."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and "max connection age" in (error.details() or "")
 
 

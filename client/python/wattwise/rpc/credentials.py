@@ -73,7 +73,7 @@ class Credentials:
         )
 
     def uses_tls(self) -> bool:
-        """Whether the channel is encrypted.
+        """Returns whether the channel is encrypted.
 
         Raises:
             CredentialsError: if TLS is disabled although a file for it is set.
@@ -84,7 +84,7 @@ class Credentials:
         return bool(files) if self.tls is None else self.tls
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """The credentials of a gRPC channel; None for a channel without TLS.
+        """Returns the credentials of a gRPC channel; None for a channel without TLS.
 
         Raises:
             CredentialsError: if a file cannot be read or used; the message says which one and what to do.
@@ -103,7 +103,7 @@ class Credentials:
         return grpc.ssl_channel_credentials(authorities, key, chain)
 
     def bearer_token(self, address: str) -> BearerToken | None:
-        """The token of all calls to a server; None without a token.
+        """Returns the token of all calls to a server; None without a token.
 
         Raises:
             CredentialsError: if the token would be sent in clear text to another machine, or cannot be read.
@@ -140,7 +140,7 @@ class BearerToken:
             self._metadata = _read_token(self._file)
 
     def metadata(self) -> Metadata:
-        """The metadata of a call; unchanged while the file is missing or invalid."""
+        """Returns the metadata of a call; unchanged while the file is missing or invalid."""
         if self._file is not None and (version := _version(self._file)) != self._version:
             try:
                 self._metadata = _read_token(self._file)

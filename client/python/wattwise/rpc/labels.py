@@ -12,7 +12,7 @@ VARIABLE = "WATTWISE_LABELS"
 
 
 def launch_labels() -> dict[str, str]:
-    """The labels of a launch: its host, the id of its batch job, and those of `WATTWISE_LABELS`, "key=value,key=value".
+    """Returns a launch's labels: its host, its batch job, and those of `WATTWISE_LABELS`, "key=value,key=value".
 
     A label that the server would refuse is left out with a warning: no launch fails for its sake.
     """

@@ -127,7 +127,7 @@ _ADVICE = {
 
 
 def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
-    """The exception for a failed call. Raise it `from None`: the message includes gRPC's.
+    """Returns the exception for a failed call. Raise it `from None`: the message includes gRPC's.
 
     The full gRPC error is logged at level DEBUG. The address is part of the message if the server gave no reason.
     """

@@ -28,7 +28,7 @@ _OPTIONAL = ("LOG_DIR", "SERVER_NAME", "JOB_FILE_ID", "MONITOR")
 
 
 def has_driver() -> bool:
-    """Whether `wattwise run` has started this process."""
+    """Returns whether `wattwise run` has started this process."""
     return any(os.environ.get(f"WATTWISE_{name}") for name in _OWN)
 
 
@@ -122,7 +122,7 @@ class AssignedTrial:
             )
 
     def monitor(self) -> Monitor | None:
-        """A monitor like the driver's; None if that is the default monitor of any trainer.
+        """Returns a monitor like the driver's; None if that is the default monitor of any trainer.
 
         Raises:
             MonitorError: if it cannot be used in this process.
@@ -143,7 +143,7 @@ class AssignedTrial:
             )
 
     def trial(self) -> v1.Trial:
-        """The trial without what the server knows of it."""
+        """Returns the trial without what the server knows of it."""
         trial = v1.Trial(id=self.id, batch_size=self.batch_size, status=v1.TRIAL_STATUS_RUNNING)
         trial.start_time.FromNanoseconds(time.time_ns())
         return trial
@@ -155,12 +155,12 @@ class AssignedTrial:
 
 
 def _brief(value: object) -> str:
-    """A value of a field as a part of a sentence."""
+    """Returns a value of a field as a part of a sentence."""
     return "unset" if value is None else " ".join(f"{value!s:.100}".split())
 
 
 def spec_to_json(job: JobSpec) -> str:
-    """The job as `WATTWISE_JOB_SPEC`, on one line. It has the fields of the protos: `eta_knob` instead of prices.
+    """Returns the job as `WATTWISE_JOB_SPEC`, on one line, with the fields of the protos: `eta_knob`, no prices.
 
     Raises:
         InvalidJobSpecError: if the job has prices that are invalid, or no GPUs.
@@ -172,7 +172,7 @@ def spec_to_json(job: JobSpec) -> str:
 
 
 def spec_from_json(text: str) -> JobSpec:
-    """The job of a `WATTWISE_JOB_SPEC`.
+    """Returns the job of a `WATTWISE_JOB_SPEC`.
 
     Raises:
         NoDriverError: if the text is not a job.
