@@ -1,15 +1,12 @@
-"""Numbers and times as texts of the page, and states as badges."""
+"""Times as texts of the page, and states as badges."""
 
 from __future__ import annotations
 
-import math
-import time
 from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.presentation import quantities
-from wattwise.presentation.quantities import MINUS
 from wattwise.presentation.states import UNDECIDED, end_reason, trial_result
 
 if TYPE_CHECKING:
@@ -21,31 +18,6 @@ UNKNOWN = "–"
 """What stands where nothing is known."""
 
 
-def number(value: float, digits: int = 3) -> str:
-    """Returns a number with so many significant digits, thousands set apart: "1,240", "0.0312", "−3.1", "NaN", "∞"."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else f"{MINUS}∞"
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if size < 1e-4 or size >= 1e9:
-        text = f"{size:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    else:
-        decimals = max(0, digits - 1 - math.floor(math.log10(float(f"{size:.{digits - 1}e}"))))
-        text = f"{size:,.{decimals}f}"
-        if "." in text and size >= 100:
-            text = text.rstrip("0").rstrip(".")
-    return f"{MINUS}{text}" if value < 0 else text
-
-
-def metric(value: float) -> str:
-    """Returns a metric with up to four significant digits."""
-    text = number(value, 4)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
-
-
 class Moment(NamedTuple):
     """A time.
 
@@ -53,21 +25,18 @@ class Moment(NamedTuple):
         ago: how long ago, such as "5 min ago"; of the future, such as "in 40 s".
         exact: in UTC.
         iso: for programs.
-        seconds: since 1970.
     """
 
     ago: str
     exact: str
     iso: str
-    seconds: float
 
 
-def moment(timestamp: Timestamp, now: float | None = None, *, is_ahead: bool = False) -> Moment:
+def moment(timestamp: Timestamp, *, is_ahead: bool = False) -> Moment:
     """Returns a time of the server, which is at most now even if the server's clock is ahead."""
-    seconds = timestamp.ToNanoseconds() / 1e9
-    now = time.time() if now is None else now
-    text = f"in {_age(seconds - now)}" if is_ahead and seconds > now else f"{_age(max(0.0, now - seconds))} ago"
-    return Moment(text, quantities.moment(timestamp), quantities.exact_moment(timestamp), seconds)
+    elapsed = quantities.seconds_since(timestamp)
+    text = f"in {_age(-elapsed)}" if is_ahead and elapsed < 0 else f"{_age(max(0.0, elapsed))} ago"
+    return Moment(text, quantities.moment(timestamp), quantities.exact_moment(timestamp))
 
 
 def minute(timestamp: Timestamp) -> str:

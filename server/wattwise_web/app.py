@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
@@ -321,47 +321,32 @@ class Application:
     # Files and the live stream.
 
     async def _csv(self, request: Request) -> Response:
-        async def lines() -> AsyncIterator[str]:
-            yield CSV_HEADING
-            async for row in rows:
-                yield csv_row(row)
-
-        found = await self._trials(request)
-        if isinstance(found, Response):
-            return found
-        rows = found
-        headers = {"content-disposition": 'attachment; filename="trials.csv"', "cache-control": "no-store"}
-        return _streamed(request, lines(), "text/csv; charset=utf-8", headers)
+        return await self._file(request, "trials.csv", "text/csv; charset=utf-8", _csv_lines)
 
     async def _json(self, request: Request) -> Response:
-        async def lines() -> AsyncIterator[str]:
-            yield "["
-            begun = False
-            async for row in rows:
-                document = MessageToDict(row.trial, preserving_proto_field_name=True)
-                yield f"{',' if begun else ''}\n{json.dumps(document)}"
-                begun = True
-            yield "\n]\n"
+        return await self._file(request, "trials.json", "application/json", _json_lines)
 
-        found = await self._trials(request)
-        if isinstance(found, Response):
-            return found
-        rows = found
-        headers = {"content-disposition": 'attachment; filename="trials.json"', "cache-control": "no-store"}
-        return _streamed(request, lines(), "application/json", headers)
-
-    async def _trials(self, request: Request) -> Response | AsyncIterator[JobTrial]:
-        """Returns the trials of a list's filter, read page by page, or the answer if the first page cannot be read."""
+    async def _file(
+        self,
+        request: Request,
+        name: str,
+        media_type: str,
+        lines: Callable[[AsyncIterator[JobTrial]], AsyncIterator[str]],
+    ) -> Response:
+        """Returns the trials of a list's filter, read page by page; HEAD gets the headers alone."""
         visitor = self._visitor(request)
         if visitor.token is None and self._exposure.needs_login:
             return self._to_login(request)
         try:
-            found = await self._reader.filtered(visitor, request.query_params)
+            rows = await self._reader.filtered(visitor, request.query_params)
         except UnauthenticatedError:
             return self._to_login(request)
         except WattwiseError as error:
             return self._failed(request, error)
-        return found
+        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+        if request.method == "HEAD":
+            return Response(None, headers=headers, media_type=media_type)
+        return StreamingResponse(lines(rows), media_type=media_type, headers=headers)
 
     async def _live(self, request: Request) -> Response:
         visitor = self._visitor(request)
@@ -376,11 +361,20 @@ class Application:
         return LiveAnswer(self.streams, stream, lambda: not session or self._sessions.is_open(session))
 
 
-def _streamed(request: Request, parts: AsyncIterator[str], media_type: str, headers: Mapping[str, str]) -> Response:
-    """Returns a long answer; HEAD gets its headers alone."""
-    if request.method == "HEAD":
-        return Response(None, headers=headers, media_type=media_type)
-    return StreamingResponse(parts, media_type=media_type, headers=headers)
+async def _csv_lines(rows: AsyncIterator[JobTrial]) -> AsyncIterator[str]:
+    yield CSV_HEADING
+    async for row in rows:
+        yield csv_row(row)
+
+
+async def _json_lines(rows: AsyncIterator[JobTrial]) -> AsyncIterator[str]:
+    yield "["
+    begun = False
+    async for row in rows:
+        document = MessageToDict(row.trial, preserving_proto_field_name=True)
+        yield f"{',' if begun else ''}\n{json.dumps(document)}"
+        begun = True
+    yield "\n]\n"
 
 
 class LiveAnswer(StreamingResponse):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
-from wattwise.presentation.quantities import duration, energy, joules, money
+from wattwise.presentation.quantities import duration, energy, joules, money, number
 from wattwise.presentation.sentences import main_quantity, shown_saving
 from wattwise.presentation.states import max_epochs, policy
 from wattwise.spec import gpus_text, max_power_watts
 
-from wattwise_web.amounts import UNKNOWN, number
+from wattwise_web.amounts import UNKNOWN
 
 
 def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Factors) -> list[tuple[str, Sequence[str]]]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from wattwise import v1
 from wattwise.monitor.kind import EnergyQuality, energy_quality
 from wattwise.presentation.facts import Fact
-from wattwise.presentation.quantities import duration, energy, energy_of, joules, percent
+from wattwise.presentation.quantities import duration, energy, energy_of, joules, metric, percent
 from wattwise.presentation.savings import Amount, amounts_of, factors_text, savings_facts
 from wattwise.presentation.sentences import (
     Answer,
@@ -497,7 +497,7 @@ def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
         badge=amounts.trial_badge(trial, uncounted=why),
         struck=bool(why),
         epochs=trial.newest.epoch,
-        metric=amounts.metric(trial.newest.metric) if trial.HasField("newest") else amounts.UNKNOWN,
+        metric=metric(trial.newest.metric) if trial.HasField("newest") else amounts.UNKNOWN,
         time=duration(trial.newest.time_seconds) if has_cost else amounts.UNKNOWN,
         energy=amounts.UNKNOWN if energy_joules is None else energy(energy_joules),
         cost=joules(trial.cost) if has_cost else amounts.UNKNOWN,

@@ -439,7 +439,6 @@ def test_targets_are_those_of_the_terminal(web: httpx.Client) -> None:
     shown = text_of(job_page(web, "resnet-nightly"))
     assert "metric at least 0.9 within 40 epochs" in shown
     assert "the dashed line is the target, 0.9." in shown
-    assert [amounts.metric(value) for value in (0.9, 0.95123, 12.0, 1234.56)] == ["0.9", "0.9512", "12", "1,235"]
 
 
 def test_values_of_newer_servers_have_a_name() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import PLUS_MINUS, energy, joules, percent, step_energy, step_time
+from wattwise.presentation.quantities import PLUS_MINUS, energy, joules, number, percent, step_energy, step_time
 from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import may_be_chosen, status_name
 
-from wattwise_web.amounts import JOULES, number
+from wattwise_web.amounts import JOULES
 from wattwise_web.charts.marks import (
     Cell,
     Chart,

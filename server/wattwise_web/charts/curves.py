@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import energy_of, joules
+from wattwise.presentation.quantities import energy_of, joules, metric
 
-from wattwise_web.amounts import metric
 from wattwise_web.charts.marks import (
     MOST_ROWS,
     Amounts,

@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import joules
+from wattwise.presentation.quantities import joules, number
 from wattwise.presentation.states import end_reason, trial_result
 
-from wattwise_web.amounts import minute, number
+from wattwise_web.amounts import minute
 from wattwise_web.charts.marks import (
     GOOD,
     MOST_ROWS,

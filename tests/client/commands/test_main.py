@@ -467,7 +467,7 @@ def test_nan_metric(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A NaN metric is shown, and the output of --json is valid."""
     trainer = Trainer(stub)
     trainer.report(trainer.next(), 10, metric=math.nan)
-    assert "nan" in row(ask("jobs", "trials", trainer.job_id), "1")
+    assert "NaN" in row(ask("jobs", "trials", trainer.job_id), "1")
     (trial,) = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
     assert trial["newest"]["metric"] == "NaN"
 

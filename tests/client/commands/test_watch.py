@@ -60,14 +60,14 @@ def test_trials_of_a_job(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServe
     trainer = Trainer(stub)
     trial = trainer.next()
     with watching(trainer.job_id) as process:
-        first = line_with(process, "trial", "trial=1", "status=running", "batch_size=16", "target=0.9")
+        first = line_with(process, "trial", "trial=1", "status=running", "batch_size=16", "target_metric=0.9")
         assert first[:4].isdecimal()
         assert first.split()[0].endswith("Z")
         trainer.report(trial, 10.0, metric=0.5)
-        line_with(process, "trial", "trial=1", "epoch=1", "metric=0.5", "cost_j=10")
+        line_with(process, "trial", "trial=1", "epoch=1", "metric=0.5", "cost_joules=10")
         trainer.report(trial, 20.0, metric=0.95, epoch=2)
         line_with(process, "trial=1", "status=decided", "end_reason=target_reached", "target_reached=true")
-        line_with(process, "job", f"job={trainer.job_id}", "trials=1", "expected_cost_j=20")
+        line_with(process, "job", f"job={trainer.job_id}", "trials=1", "expected_cost_joules=20")
         delete(grpc_server, trainer.job_id)
         line_with(process, "deleted", f"job={trainer.job_id}")
         assert (process.wait(30), process.stderr and process.stderr.read()) == (0, "")
@@ -79,9 +79,9 @@ def test_running_jobs(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) 
     trainer.run(10.0)
     trial = trainer.next()
     with watching("--prefix", "watched") as process:
-        line_with(process, "job=watched-1", "running=1", "deliveries=1", "spent_j=10")
+        line_with(process, "job=watched-1", "running=1", "deliveries=1", "spent_joules=10")
         trainer.report(trial, 5.0)
-        line_with(process, "job=watched-1", "running=0", "deliveries=2", "spent_j=15")
+        line_with(process, "job=watched-1", "running=0", "deliveries=2", "spent_joules=15")
         delete(grpc_server, "watched-1")
         line_with(process, "deleted", "job=watched-1")
         process.send_signal(signal.SIGINT)
@@ -185,11 +185,11 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
     other.run(10.0, monitor=monitor_of("estimate"))
     running = other.next()
     with watching(other.job_id) as process:
-        line_with(process, "job", "expected_cost_j=10", "estimate=yes")
+        line_with(process, "job", "expected_cost_joules=10", "estimate=yes")
         # The trial ends with its report: before the stream of trials is open, it would be in none of its answers.
         line_with(process, "trial=2", "status=running")
         other.report(running, 5.0, monitor=monitor_of("estimate", "nvml"))
-        line_with(process, "trial=2", "cost_j=5", "estimate=partly")
+        line_with(process, "trial=2", "cost_joules=5", "estimate=partly")
         delete(grpc_server, other.job_id)
         assert process.wait(30) == 0
 

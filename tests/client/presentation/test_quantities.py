@@ -7,7 +7,17 @@ import math
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
-from wattwise.presentation.quantities import MINUS, duration, energy, estimate_mark, joules, moment, money, spread
+from wattwise.presentation.quantities import (
+    MINUS,
+    duration,
+    energy,
+    estimate_mark,
+    joules,
+    metric,
+    moment,
+    money,
+    spread,
+)
 from wattwise.spec import enum_name
 
 from tests.jobs import monitor_of
@@ -70,6 +80,12 @@ def test_money(value: float, text: str) -> None:
 def test_energy(value: float, text: str) -> None:
     """Energy is in kilowatt-hours from a tenth of one on."""
     assert energy(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.9, "0.9"), (0.95123, "0.9512"), (12.0, "12"), (1234.56, "1,235")])
+def test_metric(value: float, text: str) -> None:
+    """A metric has up to four significant digits, without zeros at the end."""
+    assert metric(value) == text
 
 
 @pytest.mark.parametrize(("precision", "text"), [(0, "unknown"), (1e-6, "1.00 kJ"), (math.inf, "0.00 J")])

@@ -19,6 +19,7 @@ from wattwise.presentation.quantities import (
     duration,
     energy_of,
     joules,
+    metric,
     optional,
     step_energy,
     step_time,
@@ -134,7 +135,7 @@ def _print_trial(job: v1.Job, trial: v1.Trial) -> None:
 
 EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
     numbers("epoch", lambda epoch: epoch.epoch),
-    numbers("metric", lambda epoch: epoch.metric, "{:.4g}".format, priority=1),
+    numbers("metric", lambda epoch: epoch.metric, metric, priority=1),
     numbers("time so far", lambda epoch: epoch.time_seconds, duration, priority=2),
     numbers("energy so far", energy_of, joules, priority=3),
     times("reported", lambda epoch: optional(epoch, "report_time"), priority=4),

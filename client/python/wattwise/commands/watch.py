@@ -22,7 +22,7 @@ from wattwise.commands.main import complain
 from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
-from wattwise.presentation.quantities import energy_of, estimate_mark, instant, joules, optional
+from wattwise.presentation.quantities import estimate_mark, instant, joules, metric, optional
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
@@ -31,10 +31,11 @@ from wattwise.presentation.states import (
     mark_of,
 )
 from wattwise.presentation.terminal import Column, Mark, Row, ages, fit, live_console
+from wattwise.presentation.trial_fields import FIELDS
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
-from wattwise.spec import enum_name, higher_is_better
+from wattwise.spec import higher_is_better
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
@@ -261,7 +262,13 @@ class _Lines:
 
 def _word(value: object) -> str:
     """Returns a value of a line; texts with other characters than those of words are quoted as in JSON."""
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    match value:
+        case bool():
+            text = str(value).lower()
+        case float():
+            text = f"{value:.6g}"
+        case _:
+            text = str(value)
     plain_text = text and not set(text) & set(" \"'=\\") and text.isprintable()
     return text if plain_text else json.dumps(text, ensure_ascii=False)
 
@@ -290,8 +297,8 @@ def _listed_facts(row: v1.JobListing) -> Mapping[str, object]:
         **_job_facts(row.job, listed_state(row)),
         "running": summary.num_running_trials,
         "deliveries": summary.num_deliveries,
-        "spent_j": summary.spent.cost,
-        "saved_at_least_j": cost.at_least if cost.at_least > 0 else None,
+        "spent_joules": summary.spent.cost,
+        "saved_at_least_joules": cost.at_least if cost.at_least > 0 else None,
         "since_trial": summary.savings.compared_from_trial or None,
         "attention": "yes" if summary.needs_attention else None,
     }
@@ -303,7 +310,7 @@ def _job_facts(job: v1.Job, state: str) -> Mapping[str, object]:
         "state": state,
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
-        "expected_cost_j": optional(job, "best_known_cost"),
+        "expected_cost_joules": optional(job, "best_known_cost"),
         "estimate": _estimate(mark_of(job)),
         "warning": _newest_warning(job) or None,
     }
@@ -319,28 +326,29 @@ def _estimate(mark: str) -> str | None:
     return ("partly" if "partly" in mark else "yes") if mark else None
 
 
+_LINE_FIELDS = (
+    "job",
+    "trial",
+    "batch_size",
+    "status",
+    "end_reason",
+    "target_reached",
+    "epoch",
+    "metric",
+    "target_metric",
+    "time_seconds",
+    "energy_joules",
+    "cost_joules",
+    "cost_bound_joules",
+    "host",
+)
+"""The fields of an export that a line about a trial has."""
+
+
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
-    running = trial.status == v1.TRIAL_STATUS_RUNNING
-    reported = bool(trial.newest.epoch)
-    status = "running" if running else enum_name(v1.TrialStatus, trial.status)
-    reason = enum_name(v1.EndReason, trial.end_reason).replace(" ", "_")
-    return {
-        "job": trial.id.job_id,
-        "trial": trial.id.trial_number,
-        "batch_size": trial.batch_size,
-        "status": status,
-        "end_reason": None if running else reason,
-        "target_reached": str(trial.target_reached).lower(),
-        "epoch": trial.newest.epoch or None,
-        "metric": optional(trial.newest, "metric"),
-        "target": spec.target.value,
-        "time_s": trial.newest.time_seconds if reported else None,
-        "energy_j": energy_of(trial.newest),
-        "cost_j": optional(trial, "cost"),
-        "estimate": _estimate(estimate_mark(trial.monitor)),
-        "bound_j": optional(trial, "cost_bound"),
-        "host": trial.labels.get("host") or None,
-    }
+    row = JobTrial(v1.Job(spec=spec), trial)
+    fields = {name: FIELDS[name](row) for name in _LINE_FIELDS}
+    return {**fields, "estimate": _estimate(estimate_mark(trial.monitor))}
 
 
 class _TrialTable:
@@ -440,7 +448,7 @@ _TRIAL_TABLE: Sequence[Column[JobTrial]] = (
     _BY_NAME["epochs"],
     Column(
         "metric / target",
-        _of(lambda row: (optional(row.trial.newest, "metric"), row.job.spec.target.value), "{:.4g}".format),
+        _of(lambda row: (optional(row.trial.newest, "metric"), row.job.spec.target.value), metric),
         right=True,
         priority=2,
     ),

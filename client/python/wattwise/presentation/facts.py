@@ -16,6 +16,7 @@ from wattwise.presentation.quantities import (
     energy_of,
     estimate_mark,
     joules,
+    metric,
     moment,
     watts_per_gpu,
 )
@@ -160,7 +161,7 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[Fact]:
         Fact("epochs", f"{newest.epoch} of at most {spec.max_epochs}"),
     ]
     if trial.HasField("newest"):
-        facts.append(Fact("metric", f"{newest.metric:.4g}; the target is {direction(spec)} {spec.target.value:g}"))
+        facts.append(Fact("metric", f"{metric(newest.metric)}; the target is {direction(spec)} {spec.target.value:g}"))
     if trial.HasField("cost"):
         bound = f"stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else "without a bound"
         energy = energy_of(newest)

@@ -18,6 +18,31 @@ MINUS = "\N{MINUS SIGN}"
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
+def number(value: float, digits: int = 3) -> str:
+    """Returns a number with so many significant digits, thousands set apart: "1,240", "0.0312", "−3.1", "NaN", "∞"."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 1e-6 or size >= 1e9:
+        text = f"{size:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    else:
+        decimals = max(0, digits - 1 - math.floor(math.log10(float(f"{size:.{digits - 1}e}"))))
+        text = f"{size:,.{decimals}f}"
+        if "." in text and size >= 100:
+            text = text.rstrip("0").rstrip(".")
+    return f"{MINUS}{text}" if value < 0 else text
+
+
+def metric(value: float) -> str:
+    """Returns a metric with up to four significant digits."""
+    text = number(value, 4)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
 def joules(value: float) -> str:
     """Returns joules as three digits with a unit prefix: "0.52 J", "−1.20 MJ"; "unknown" if they are not finite."""
     if not math.isfinite(value):
@@ -35,8 +60,8 @@ def energy(value: float) -> str:
     if not 0.1 <= abs(kilowatt_hours) < math.inf:
         return joules(value)
     if abs(kilowatt_hours) >= 1000:
-        return f"{_rounded(kilowatt_hours / 1000)} MWh"
-    return f"{_rounded(kilowatt_hours)} kWh"
+        return f"{number(kilowatt_hours / 1000)} MWh"
+    return f"{number(kilowatt_hours)} kWh"
 
 
 _LEAST_MONEY = 1e-6
@@ -47,22 +72,15 @@ def money(value: float, currency: str) -> str:
     """Returns an amount of a currency, with cents or three digits below 1: "1,234.50 EUR", "0.0312 EUR"."""
     if abs(value) < _LEAST_MONEY:
         return f"{'<0.000001' if value else '0.00'} {currency}".rstrip()
-    return f"{_rounded(value) if 0 < abs(value) < 1 else _signed(value, 2)} {currency}".rstrip()
+    return f"{number(value) if 0 < abs(value) < 1 else _signed(value, 2)} {currency}".rstrip()
 
 
 def carbon(grams: float) -> str:
     """Returns grams, kilograms or tonnes of CO2 equivalent: "512 g", "−1.20 kg"."""
     for unit, size in (("t", 1e6), ("kg", 1e3)):
         if abs(grams) >= size:
-            return f"{_rounded(grams / size)} {unit}"
-    return f"{_rounded(grams)} g"
-
-
-def _rounded(value: float) -> str:
-    """Returns three significant digits, without an exponent: "0.00342", "12.3", "1,234"."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    return _signed(value, max(0, 2 - math.floor(math.log10(abs(value)))))
+            return f"{number(grams / size)} {unit}"
+    return f"{number(grams)} g"
 
 
 def _signed(value: float, decimals: int) -> str:
