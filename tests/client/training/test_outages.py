@@ -10,13 +10,14 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, EndReason, v1
-from wattwise.errors import TrainFailError
+from wattwise.errors import InvalidResultError, TrainFailError
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.training import journal as journal_module
-from wattwise.training.exchange import Exchange
+from wattwise.training.exchange import Ending, Exchange
 from wattwise.training.journal import Journal
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
@@ -322,3 +323,58 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
     server.kill()
     wait_until(lambda: _count(caplog, logging.WARNING) == 2)
     session.close(v1.END_REASON_COMPLETED, 0.0)
+
+
+@pytest.fixture
+def journaled(tmp_path: Path) -> Exchange:
+    """The exchange of a trial whose journal is a file."""
+    trial = v1.Trial(id=v1.TrialId(job_id="test-journaled", launch_id="l", trial_number=1))
+    record = record_of("localhost:50051", trial)
+    return Exchange(record.server, Journal.create(record, tmp_path / "test.wattwise-trial"))
+
+
+def result_of(epoch: int) -> v1.TrainingResult:
+    """Returns the measurement of an epoch."""
+    return v1.TrainingResult(measurement=v1.Measurement(epoch=epoch, time_seconds=epoch, metric=0.1))
+
+
+def test_signal_within_the_journal(journaled: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that interrupts the journal and waits for the session gets away, whatever the session has to note."""
+    refused = journaled.post(result_of(1))
+
+    def session() -> None:
+        with journaled.changed:
+            journaled.changed.wait_for(lambda: journaled.ending is not None)
+        journaled.refuse(refused, InvalidResultError("no"))
+
+    def handler(*_: object) -> None:
+        monkeypatch.undo()
+        journaled.close(Ending(v1.END_REASON_PREEMPTED, time.monotonic()))
+        waited.append(journaled.wait_disconnected(0.5))
+
+    waited: list[bool] = []
+    before = signal.signal(signal.SIGTERM, handler)
+    monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(session)
+            journaled.report(result_of(2), 0.1)
+            ended.result(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert waited == [False]
+    assert [result.measurement.epoch for result, _ in journaled.journal.record.results] == [2]
+
+
+def test_slow_journal_does_not_stop_the_session(journaled: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a measurement is written, the session can send heartbeats and take decisions."""
+
+    def answered() -> bool:
+        journaled.answer(None, v1.Decision(stop_train=True))
+        return True
+
+    answers: list[bool] = []
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(os, "fsync", lambda _: answers.append(pool.submit(answered).result(10)))
+        assert journaled.report(result_of(1), 10.0) is journaled.decision
+    assert answers == [True]

@@ -433,3 +433,19 @@ def test_state_that_no_trial_has(change: dict[str, object]) -> None:
     with pytest.raises(ResumeError, match=next(iter(change))) as refused:
         SavedTrial.from_state({**STATE, **change})
     assert len(str(refused.value)) < 300
+
+
+def test_epochs_after_a_rewind_are_not_reported_again(server: LiveServer) -> None:
+    """A trainer that goes back to an earlier epoch trains on in the same trial; only new epochs are reported."""
+    bso = begun(server.address)
+    for metric in (0.1, 0.2, 0.3):
+        bso.on_evaluate(metric)
+    running_trial(bso).rewind(1)
+    assert bso.last_epoch == 1
+    for metric in (0.4, 0.5, 0.6):
+        bso.on_evaluate(metric)
+    bso.close()
+    with Client(server.address) as client:
+        measured = list(client.measurements(bso.trial))
+    assert [(each.epoch, each.metric) for each in measured] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.6)]
+    assert measured[-1].energy_joules == pytest.approx(6 * JOULES)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from wattwise.training.start import STARTS, Known, Reply, Start
+from wattwise.training.start import STARTS, Reply, Source, Start
 from wattwise.training.state import Link
 
 ERROR = None
 EXPECTED = {
-    # what is known: given, no answer, not found, deleted
-    Known.NOTHING: (Start.NEW, Start.FALLBACK, ERROR, ERROR),
-    Known.CHECKPOINT: (Start.RESUMED, Start.RESUMED_AWAY, Start.LOST, ERROR),
-    Known.FALLBACK_CHECKPOINT: (ERROR, ERROR, Start.CONTINUED, ERROR),
-    Known.ASSIGNED: (Start.JOINED, Start.JOINED_AWAY, Start.JOINED_AWAY, ERROR),
+    # where the trial comes from: trial, no answer, not found, deleted
+    Source.SERVER: (Start.NEW, Start.FALLBACK, ERROR, ERROR),
+    Source.CHECKPOINT: (Start.RESUMED, Start.RESUMED_AWAY, Start.LOST, ERROR),
+    Source.FALLBACK_CHECKPOINT: (ERROR, ERROR, Start.CONTINUED, ERROR),
+    Source.DRIVER: (Start.JOINED, Start.JOINED_AWAY, Start.JOINED_AWAY, ERROR),
 }
 PROPERTIES = {
     # link, whether it needs a fallback, whether it counts alone
@@ -29,10 +29,10 @@ PROPERTIES = {
 }
 
 
-@pytest.mark.parametrize(("known", "reply"), list(product(Known, Reply)))
-def test_start(known: Known, reply: Reply) -> None:
+@pytest.mark.parametrize(("source", "reply"), list(product(Source, Reply)))
+def test_start(source: Source, reply: Reply) -> None:
     """What is known and what the server says lead to one start, or to the server's error."""
-    assert STARTS.get((known, reply)) is EXPECTED[known][list(Reply).index(reply)]
+    assert STARTS.get((source, reply)) is EXPECTED[source][list(Reply).index(reply)]
 
 
 @pytest.mark.parametrize("start", Start)

@@ -1,7 +1,9 @@
 """What the trainer's thread and the session's thread share of a running trial.
 
-Nothing here calls the server. A signal handler may interrupt the trainer's thread anywhere and call these methods:
-therefore the lock is re-entrant, and no method relies on what it read before it waited.
+Nothing here calls the server. A signal handler may interrupt the trainer's thread anywhere, call `close` and wait:
+therefore the lock is re-entrant, and no method relies on what it read before it waited. The journal has a lock of its
+own, which is always taken first: while the handler waits, the session's thread must not hold the lock of the exchange
+and wait for a journal that the interrupted code is writing. Nor may a slow disk delay heartbeats.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ class Exchange:
 
     @property
     def done_reporting(self) -> bool:
-        """Whether the session stops to report; after the trainer's own decision, it still sends what is pending."""
+        """Whether the session stops reporting; after the trainer's own decision, it still sends what is pending."""
         return self.server_knows_end or self.ending is not None
 
     def report(self, result: v1.TrainingResult, timeout: float) -> v1.Decision | None:
@@ -106,15 +108,17 @@ class Exchange:
         Raises:
             WattwiseError: if the server refused this measurement, or one that was kept while it was away.
         """
-        with self.changed:
+        with self.journal.lock:
             if self._carried is not None:
                 carry_on(result.measurement, *self._carried)
             if not self.done_reporting:
                 self.journal.add(result)
             if self.link is Link.DETACHED:
                 return None
-            self._raise_refusal()
-            report = self.post(result)
+            with self.changed:
+                self._raise_refusal()
+                report = self.post(result)
+        with self.changed:
             known = self.changed.wait_for(lambda: self._answered >= report.number or not self._awaits_answers, timeout)
             self._raise_refusal()
             if self.server_knows_end or self._answered >= report.number:
@@ -142,20 +146,22 @@ class Exchange:
 
     def resume(self, trial: v1.Trial) -> None:
         """Carries on the sums of a trial that the server has resumed; drops the epochs that the server has."""
-        with self.changed:
+        # A measurement is either in the journal and pending before this, or carries on these sums.
+        with self.journal.lock:
             base = self.journal.record.base
             self.journal.carry_on(trial)
-            if base is not None:
-                self._carried = base, trial.newest
-                for place, (number, result) in enumerate(self.pending):
-                    # The trainer's thread keeps its own.
-                    carried = v1.TrainingResult()
-                    carried.CopyFrom(result)
-                    carry_on(carried.measurement, *self._carried)
-                    self.pending[place] = PendingReport(number, carried)
-            while self.pending and self.pending[0].result.measurement.epoch <= trial.newest.epoch:
-                self._acknowledge(self.pending[0])
-            self.changed.notify_all()
+            with self.changed:
+                if base is not None:
+                    self._carried = base, trial.newest
+                    for place, (number, result) in enumerate(self.pending):
+                        # The trainer's thread keeps its own.
+                        carried = v1.TrainingResult()
+                        carried.CopyFrom(result)
+                        carry_on(carried.measurement, *self._carried)
+                        self.pending[place] = PendingReport(number, carried)
+                while self.pending and self.pending[0].result.measurement.epoch <= trial.newest.epoch:
+                    self._acknowledge(self.pending[0])
+                self.changed.notify_all()
 
     @property
     def next_report(self) -> PendingReport | None:
@@ -193,8 +199,8 @@ class Exchange:
     def refuse(self, report: PendingReport, error: WattwiseError) -> None:
         """Takes the refusal of a measurement; the trainer's next report raises it."""
         self.mark_answered()
+        self.journal.leave_out(report.result.measurement.epoch)
         with self.changed:
-            self.journal.leave_out(report.result.measurement.epoch)
             self._acknowledge(report)
             self._refusal = error
             self.changed.notify_all()
@@ -225,7 +231,7 @@ class Exchange:
             self.pending.clear()
 
     def claim_outage_warning(self, begun_at: float) -> bool:
-        """Whether the caller should warn of the outage that failed its call: true for the first caller of each outage.
+        """Returns whether the caller should warn of the outage that failed its call: the first caller of each outage.
 
         A call that began (in monotonic seconds) before an outage ended failed in that outage, which was warned of.
         """
@@ -241,9 +247,9 @@ class Exchange:
 
     def close(self, ending: Ending) -> None:
         """Ends the trial and asks the session's thread to deliver the end; the first reason counts."""
+        if not self.server_knows_end:
+            self.journal.end(ending.reason)
         with self.changed:
-            if not self.server_knows_end:
-                self.journal.end(ending.reason)
             self.ending = self.ending or ending
             self._note(Event.CLOSED)
 

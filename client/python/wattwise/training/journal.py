@@ -259,6 +259,7 @@ class Journal:
     Attributes:
         record: the trial.
         path: the file; None if there is none.
+        lock: held by every change; hold it to keep several changes together.
     """
 
     def __init__(self, record: TrialRecord, path: Path | None = None, descriptor: int = -1) -> None:
@@ -269,7 +270,7 @@ class Journal:
         # The file lacks something of the record, or ends with a torn line.
         self._incomplete = False
         self._warned = False
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._users = 1
         self._undelivered = False
 
@@ -312,7 +313,7 @@ class Journal:
 
     def add(self, result: v1.TrainingResult) -> None:
         """Adds a measurement, before the server is sent it."""
-        with self._lock:
+        with self.lock:
             # The trial is known from the first line.
             kept, at = v1.TrainingResult(), time.time()
             kept.CopyFrom(result)
@@ -325,57 +326,57 @@ class Journal:
 
     def leave_out(self, epoch: int) -> None:
         """Removes a measurement, which the server refused."""
-        with self._lock:
+        with self.lock:
             self.record.leave_out(epoch)
             self._append({"left_out": epoch})
 
     def resume(self) -> None:
         """Records that the trial goes on after all."""
-        with self._lock:
+        with self.lock:
             if self.record.end_reason or self.record.refusal:
                 self.replace(replace(self.record, end_reason=v1.END_REASON_UNSPECIFIED, refusal=""))
 
     def share(self) -> bool:
         """Adds a user; returns whether the file is open."""
-        with self._lock:
+        with self.lock:
             self._users += self.kept
             return self.kept
 
     def count_from(self, base: v1.Measurement) -> None:
         """Records the sums that this process counts on from, unless an earlier one did, without the server as well."""
-        with self._lock:
+        with self.lock:
             if self.record.base is None:
                 self.replace(replace(self.record, base=base, spare_id=new_id()))
 
     def carry_on(self, trial: v1.Trial) -> None:
         """Carries on what the server knows of the trial, if a process has counted without it."""
-        with self._lock:
+        with self.lock:
             if self.record.base is not None:
                 self.replace(self.record.resumed(trial))
 
     def replace(self, record: TrialRecord) -> None:
         """Writes the record of the trial anew."""
-        with self._lock:
+        with self.lock:
             self.record = record
             self._incomplete = True
             self._append({})
 
     def end(self, reason: v1.EndReason.ValueType) -> None:
         """Records why the trainer ends the trial; the first reason counts."""
-        with self._lock:
+        with self.lock:
             if not self.record.end_reason:
                 self.record.end_reason = reason
                 self._append({"end_reason": v1.EndReason.Name(reason)})
 
     def refuse(self, refusal: str) -> None:
         """Records why the server refused the trial."""
-        with self._lock:
+        with self.lock:
             self.record.refusal = refusal
             self._append({"refusal": refusal})
 
     def delete(self) -> None:
         """Deletes the file with its last user, unless another one released it: the server knows how the trial ended."""
-        with self._lock:
+        with self.lock:
             if self._users == 1 and not self._undelivered and self._descriptor >= 0 and self.path is not None:
                 with contextlib.suppress(OSError):
                     self.path.unlink(missing_ok=True)
@@ -383,13 +384,13 @@ class Journal:
 
     def release(self) -> None:
         """Leaves the file to whoever delivers it."""
-        with self._lock:
+        with self.lock:
             self._undelivered = True
             self.leave()
 
     def leave(self) -> None:
         """Leaves the file to its other users, or to whoever delivers it."""
-        with self._lock:
+        with self.lock:
             self._users -= 1
             if self._users <= 0 <= self._descriptor:
                 descriptor, self._descriptor = self._descriptor, -1

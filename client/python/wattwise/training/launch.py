@@ -36,10 +36,10 @@ from wattwise.training.assigned import AssignedTrial
 from wattwise.training.client_file import ClientFile
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request, find_launch
 from wattwise.training.journal import Journal, TrialRecord
-from wattwise.training.resume import SavedTrial, has_ended
+from wattwise.training.resume import SavedTrial, Sums, has_ended
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
-from wattwise.training.start import STARTS, Known, Reply, Start, StartedTrial
+from wattwise.training.start import STARTS, Reply, Source, Start, StartedTrial
 from wattwise.training.trial import TrialInfo
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
@@ -78,7 +78,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, server: str, timeout: float | None, credentials: Credentials | None) -> Endpoint:
-        """The endpoint for a user's arguments; None stands for the defaults.
+        """Returns the endpoint for a user's arguments; None stands for the defaults.
 
         Raises:
             InvalidArgumentError: if `timeout` is not a number of seconds.
@@ -90,7 +90,7 @@ class Endpoint:
         return cls(server, given, ask, search, Spool.from_env(), of_driver or server)
 
     def client(self, call_id: str, timeout: float, search_timeout: float | None, *, warns: bool = True) -> Client:
-        """A client for single calls."""
+        """Returns a client for single calls."""
         return Client(
             self.server,
             timeout=timeout,
@@ -211,7 +211,7 @@ class Launch:
         return started
 
     def session(self, started: StartedTrial, timeout: float) -> Session:
-        """The session that reports a trial; `timeout` is how long a single call may take."""
+        """Returns the session that reports a trial; `timeout` is how long a single call may take."""
         trial = started.info.snapshot
         start = trial.start_time.ToNanoseconds() / 1e9
         record = TrialRecord(
@@ -232,13 +232,17 @@ class Launch:
         return session
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
-        """A client for single calls on behalf of a trial."""
+        """Returns a client for single calls on behalf of a trial."""
         return self._endpoint.client(info.id.launch_id, timeout, search_timeout)
 
     def record_power_limit(self, watts: float) -> None:
         """Records the power limit that the trial trains at for the history of the driver."""
         if self.assigned is not None:
             self.assigned.write(ClientFile(joined=True, limit_watts_per_gpu=watts))
+
+    def mark_started(self) -> None:
+        """Notes that this process has started its trial, on whichever rank."""
+        self.next = None
 
     def _let_go(self) -> None:
         held, self._held = self._held, None
@@ -251,24 +255,21 @@ class Launch:
         target, spec, kind = self.next, with_gpu(self._job, monitor), str(monitor_kinds(monitor))
         sent = job_message(spec)
         answer = self._ask(target, spec, unconnected_ranks, warns=fallback is None and self.repeatable)
-        how = STARTS.get((_known(target), answer.reply))
+        how = STARTS.get((_source(target), answer.reply))
         if how is None or (how.needs_fallback and fallback is None):
             raise cast("WattwiseError", answer.error)
-        job = answer.job or v1.Job(spec=resolved(sent))
-        if isinstance(target, NewTrial):
-            trial = answer.trial or self._fallback_trial(target, sent, job, cast("int", fallback), answer)
-            reason = trial.reason or f"the fallback batch size: {answer.error}"
-            return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent)
-        if isinstance(target, SavedTrial):
-            if answer.trial is None:
-                trial, reason = self._continued(target, how, job, answer)
-                return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent, target.sums)
-            info = TrialInfo(answer.trial, job, answer.trial.reason, kind)
-            return StartedTrial(how, info, sent, target.sums_in(answer.trial), answer.decision)
-        if answer.error is not None:
-            log.warning("%s. Training starts nevertheless, and is reported when the server is back", answer.error)
-        target.write(ClientFile(joined=True))
-        return StartedTrial(how, TrialInfo(answer.trial or target.trial(), job, target.reason, kind), sent)
+        job, trial, sums = answer.job or v1.Job(spec=resolved(sent)), answer.trial or v1.Trial(), Sums()
+        reason = trial.reason
+        if how is Start.FALLBACK:
+            trial, reason = self._fallback_trial(target.launch_id, sent, job, cast("int", fallback), answer)
+        elif how is Start.RESUMED:
+            sums = cast("SavedTrial", target).sums_in(trial)
+        elif how.continues_unasked:
+            saved = cast("SavedTrial", target)
+            sums, (trial, reason) = saved.sums, self._continued(saved, how, job, answer)
+        elif how in (Start.JOINED, Start.JOINED_AWAY):
+            trial, reason = _joined(cast("AssignedTrial", target), how, answer)
+        return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent, sums, answer.decision)
 
     def _ask(
         self, target: NewTrial | SavedTrial | AssignedTrial, spec: JobSpec, unconnected_ranks: int, *, warns: bool
@@ -278,7 +279,7 @@ class Launch:
         Raises:
             WattwiseError: if the server refuses the trial or its job.
         """
-        if _known(target) is Known.FALLBACK_CHECKPOINT:
+        if _source(target) is Source.FALLBACK_CHECKPOINT:
             # The server has not dispatched it, so there is nothing to ask for.
             return _Answer(Reply.NOT_FOUND)
         endpoint = self._endpoint
@@ -310,7 +311,7 @@ class Launch:
             ).trial
         except _NO_ANSWER as error:
             return _Answer(Reply.NO_ANSWER, error, job=job)
-        return _Answer(Reply.GIVEN, trial=trial, job=job)
+        return _Answer(Reply.TRIAL, trial=trial, job=job)
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
@@ -329,9 +330,9 @@ class Launch:
             thread.join(LAUNCH_SECONDS)
 
     def _fallback_trial(
-        self, target: NewTrial, sent: v1.JobSpec, job: v1.Job, batch_size: int, answer: _Answer
-    ) -> v1.Trial:
-        """A trial on the fallback batch size, of a job that the server may have registered.
+        self, launch_id: str, sent: v1.JobSpec, job: v1.Job, batch_size: int, answer: _Answer
+    ) -> tuple[v1.Trial, str]:
+        """Returns a trial on the fallback batch size, and why; the server may have registered its job.
 
         Raises:
             InvalidJobSpecError: if the server would refuse the job, and the trial could never be delivered.
@@ -343,15 +344,15 @@ class Launch:
             *(answer.error, batch_size, _delivered(answer.error)),
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
-        trial_id = v1.TrialId(job_id=job.spec.job_id, launch_id=fallback_request(target.launch_id))
+        trial_id = v1.TrialId(job_id=job.spec.job_id, launch_id=fallback_request(launch_id))
         trial = v1.Trial(
             id=trial_id, batch_size=batch_size, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING
         )
         trial.start_time.FromNanoseconds(time.time_ns())
-        return trial
+        return trial, f"the fallback batch size: {answer.error}"
 
     def _continued(self, saved: SavedTrial, how: Start, job: v1.Job, answer: _Answer) -> tuple[v1.Trial, str]:
-        """The trial of a checkpoint that continues without the server, and why it has its batch size.
+        """Returns the trial of a checkpoint that continues without the server, and why it has its batch size.
 
         Raises:
             ResumeError: if the trial cannot continue.
@@ -385,12 +386,12 @@ class Launch:
         return trial, reason
 
 
-def _known(target: NewTrial | SavedTrial | AssignedTrial) -> Known:
+def _source(target: NewTrial | SavedTrial | AssignedTrial) -> Source:
     if isinstance(target, NewTrial):
-        return Known.NOTHING
+        return Source.SERVER
     if isinstance(target, SavedTrial):
-        return Known.CHECKPOINT if target.trial_number else Known.FALLBACK_CHECKPOINT
-    return Known.ASSIGNED
+        return Source.CHECKPOINT if target.trial_number else Source.FALLBACK_CHECKPOINT
+    return Source.DRIVER
 
 
 def _ask_for_saved(client: Client, saved: SavedTrial, spec: JobSpec) -> _Answer:
@@ -425,10 +426,10 @@ def _ask_for_saved(client: Client, saved: SavedTrial, spec: JobSpec) -> _Answer:
     # Of a status that is newer than this client, the decision says whether to go on.
     decision = None if trial.status == v1.TRIAL_STATUS_RUNNING else client.heartbeat(trial.id)
     if decision is not None and decision.stop_train:
-        return _Answer(Reply.GIVEN, trial=trial, job=job, decision=decision)
+        return _Answer(Reply.TRIAL, trial=trial, job=job, decision=decision)
     if trial.newest.epoch != saved.sums.epoch:
         log.info("training continues from epoch %d of the checkpoint", saved.sums.epoch)
-    return _Answer(Reply.GIVEN, trial=trial, job=job)
+    return _Answer(Reply.TRIAL, trial=trial, job=job)
 
 
 def _ask_for_assigned(client: Client, assigned: AssignedTrial, spec: JobSpec) -> _Answer:
@@ -447,7 +448,16 @@ def _ask_for_assigned(client: Client, assigned: AssignedTrial, spec: JobSpec) ->
         trial = client.get_next_batch_size(assigned.id.job_id, launch_id=assigned.launch_id, resume=True).trial
     job = client.register_job(spec).job
     check_dispatched(trial, job.spec)
-    return _Answer(Reply.GIVEN, trial=trial, job=job)
+    return _Answer(Reply.TRIAL, trial=trial, job=job)
+
+
+def _joined(assigned: AssignedTrial, how: Start, answer: _Answer) -> tuple[v1.Trial, str]:
+    """Returns the trial of the driver, and why it has its batch size."""
+    if answer.error is not None:
+        log.warning("%s. Training starts nevertheless, and is reported when the server is back", answer.error)
+    assigned.write(ClientFile(joined=True))
+    trial = answer.trial if how is Start.JOINED else None
+    return trial or assigned.trial(), assigned.reason
 
 
 def _lost(saved: SavedTrial) -> str:
@@ -455,7 +465,7 @@ def _lost(saved: SavedTrial) -> str:
 
 
 def _delivered(cause: WattwiseError | None) -> str:
-    """When a trial is delivered that the server could not start."""
+    """Returns when a trial is delivered that the server could not start."""
     if isinstance(cause, NoBatchSizeLeftError):
         return "at its end"
     if isinstance(cause, ServerUnavailableError):
@@ -464,7 +474,7 @@ def _delivered(cause: WattwiseError | None) -> str:
 
 
 def with_gpu(spec: JobSpec, monitor: Monitor) -> JobSpec:
-    """The job with the monitor's GPUs, unless it names its own.
+    """Returns the job with the monitor's GPUs, unless it names its own.
 
     Raises:
         MonitorError: if the GPUs cannot be read.

@@ -132,7 +132,8 @@ class BatchSizeOptimizer:
             of_server, job = assigned.server, assigned.job
         self._launch = Launch(Endpoint.of(of_server, timeout, credentials), check_job(job), assigned)
         self._job = job
-        self._fallback = checked_fallback(fallback, job)
+        # A driver has assigned the batch size already.
+        self._fallback = checked_fallback(fallback, job) if assigned is None or fallback is not None else None
         self._monitor = self._given_monitor = monitor
         self._report_timeout = check_seconds("report_timeout", report_timeout)
         self._reduce_metric = checked_reduction(reduce_metric)
@@ -540,7 +541,8 @@ class BatchSizeOptimizer:
         """Ends the trial unless it is decided; waits at most five seconds. May be called repeatedly.
 
         Args:
-            reason: why training ends: `EndReason.COMPLETED`, `ERROR`, `OUT_OF_MEMORY` or `PREEMPTED`.
+            reason: why training ends: `EndReason.COMPLETED`, `STOPPED_EARLY`, `ERROR`,
+                `OUT_OF_MEMORY` or `PREEMPTED`.
 
         Raises:
             InvalidArgumentError: if the reason is another one; the trial is not ended then.
@@ -681,7 +683,7 @@ class BatchSizeOptimizer:
         self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
         self._running.raises_failure = self._in_attempt is None
         _newest[self._launch.job_key] = self._running
-        self._launch.next = None
+        self._launch.mark_started()
         self._warn_of_nothing_to_train()
 
     def _end_older(self) -> None:

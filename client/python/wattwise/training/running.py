@@ -34,7 +34,7 @@ from wattwise.training.ranks import Ranks
 from wattwise.training.resume import Sums
 from wattwise.training.session import Session
 from wattwise.training.start import StartedTrial
-from wattwise.training.state import Progress
+from wattwise.training.state import Event, Progress, TrialState
 from wattwise.training.windows import TrainingWindows, training_result
 
 _END_SECONDS = 5.0
@@ -46,21 +46,21 @@ class _Epoch(NamedTuple):
     Attributes:
         sums: the sums up to the end of the epoch.
         metric: the metric of the epoch.
-        progress: how far the trial has come.
+        state: the state of the trial.
         decision: the newest decision, if there is one.
         refusal: the server's error, if it refused the report.
     """
 
     sums: Sums
     metric: float
-    progress: Progress = Progress.RUNNING
+    state: TrialState = TrialState()
     decision: v1.Decision | None = None
     refusal: WattwiseError | None = None
 
     @property
     def decided_here(self) -> bool:
         """Whether this trainer's own decision has ended the trial."""
-        return self.progress is Progress.ENDED and self.decision is not None and self.decision.stop_train
+        return self.state.progress is Progress.ENDED and self.decision is not None and self.decision.stop_train
 
 
 class RunningTrial:
@@ -83,7 +83,7 @@ class RunningTrial:
         monitor: the energy monitor; None on the ranks that were not given one.
         sums: the last epoch that has ended, with the sums up to its end.
         metric: the metric of that epoch; NaN before the first.
-        progress: the progress that the calls of the training loop have seen; epochs count while it is running.
+        seen: the state of the trial as the calls of the training loop have seen it; epochs count while it is running.
         begun: whether training has begun.
         power: what the results say about power limits; None if this rank does not report.
         raises_failure: whether a missed target is an error, rather than the reason for another attempt.
@@ -102,7 +102,7 @@ class RunningTrial:
         self.monitor = monitor
         self.sums = started.sums
         self.metric = math.nan
-        self.progress = Progress.RUNNING
+        self.seen = TrialState(started.how.link)
         self.begun = False
         self.power: PowerUsage | None = None
         self.raises_failure = True
@@ -124,7 +124,7 @@ class RunningTrial:
         # The last epoch that an earlier process of the trial has reported.
         self._reported_epoch = 0
         if started.decision is not None:
-            self.progress, self._end_reason = Progress.SETTLED, v1.END_REASON_COMPLETED
+            self.seen, self._end_reason = self.seen._replace(progress=Progress.SETTLED), v1.END_REASON_COMPLETED
             return
         if monitor is not None and ranks.rank == 0:
             self._session = launch.session(started, report_timeout)
@@ -152,7 +152,7 @@ class RunningTrial:
     @property
     def seen_end(self) -> bool:
         """Whether a call of the training loop has ended the trial."""
-        return self.progress is not Progress.RUNNING
+        return self.seen.progress is not Progress.RUNNING
 
     @property
     def trains_here(self) -> bool:
@@ -244,8 +244,8 @@ class RunningTrial:
         self._decision = ended.decision or self._decision
         if ended.refusal is not None:
             raise ended.refusal
-        if ended.progress is not Progress.RUNNING:
-            self.progress = ended.progress
+        self.seen = ended.state
+        if self.seen_end:
             self.announce_decision()
             self._end_actions.run()
             if not ended.decided_here:
@@ -278,7 +278,7 @@ class RunningTrial:
             if exchange.progress is Progress.RUNNING:
                 windows.reopen()
         with exchange.changed:
-            return _Epoch(sums, value, exchange.progress, exchange.decision)
+            return _Epoch(sums, value, exchange.state, exchange.decision)
 
     def _report(self, exchange: Exchange, result: v1.TrainingResult) -> None:
         """Reports an epoch. Decides if the server does not, or lets the trial go on after its end."""
@@ -312,7 +312,7 @@ class RunningTrial:
         self.sums = self.sums._replace(epoch=min(epoch, self.sums.epoch))
 
     def measure(self) -> Sums:
-        """The last epoch that has ended, with the sums up to now on the rank that measures."""
+        """Returns the last epoch that has ended, with the sums up to now on the rank that measures."""
         if self.seen_end or self._windows is None:
             return self.sums
         self._windows.measure()
@@ -348,14 +348,13 @@ class RunningTrial:
         if self._end_reason is not None:
             return
         reason = self._end_reason = self._actual_reason(reason)
-        if not self.seen_end:
-            stopped = self._session is not None and self._session.exchange.server_knows_end
-            self.progress = Progress.DECIDED if stopped else Progress.ENDED
+        seen = self.seen if self._session is None else self._session.exchange.state
+        self.seen = seen.after(Event.CLOSED)
         self._guard.remove()
         self._end(reason)
 
     def _actual_reason(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
-        """Why a training ends that seems to be completed, with a warning if the trial is undecided."""
+        """Returns why a training ends that seems to be completed, with a warning if the trial is undecided."""
         session = self._session
         over = self.seen_end or (session is not None and session.exchange.progress is not Progress.RUNNING)
         if reason != v1.END_REASON_COMPLETED or over:
@@ -390,11 +389,11 @@ class RunningTrial:
             self._windows.discard()
 
     def remedy(self) -> str:
-        """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
+        """Returns what to do so that a launch may deliver a model after a miss; all ranks must call it."""
         return self._ranks.on_first("attempts", lambda: self._advice() or self._usual_remedy)
 
     def _advice(self) -> str:
-        """What the server advises; empty if it has no advice."""
+        """Returns what the server advises; empty if it has no advice."""
         try:
             with self.client(_END_SECONDS) as client:
                 return shown(client.get_job(self.info.id.job_id).details.advice)
@@ -433,7 +432,7 @@ class RunningTrial:
         return self._session is None or self._session.exchange.claim_outage_warning(begun_at)
 
     def client(self, timeout: float) -> Client:
-        """A client for single calls about this trial, which tries an unreachable server only once."""
+        """Returns a client for single calls about this trial, which tries an unreachable server only once."""
         return self._launch.client(self.info, timeout, search_timeout=0.0)
 
     def record_power_limit(self, watts: float) -> None:

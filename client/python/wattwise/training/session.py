@@ -7,7 +7,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
 
 from wattwise import v1
 from wattwise.errors import (
@@ -21,6 +20,7 @@ from wattwise.errors import (
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
+from wattwise.rules import STATUS_AFTER, EndReason
 from wattwise.spec import enum_constant
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, find_launch
 from wattwise.training.exchange import Ending, Exchange, PendingReport
@@ -33,22 +33,13 @@ from wattwise.training.stream import ResultStream
 _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
 _LONGEST_STREAM_PAUSE = 60.0
-_STATUS_AFTER: Mapping[v1.EndReason.ValueType, v1.TrialStatus.ValueType] = {
-    v1.END_REASON_TARGET_REACHED: v1.TRIAL_STATUS_DECIDED,
-    v1.END_REASON_COST_BOUND: v1.TRIAL_STATUS_DECIDED,
-    v1.END_REASON_JOB_DELETED: v1.TRIAL_STATUS_DECIDED,
-    v1.END_REASON_STOPPED_EARLY: v1.TRIAL_STATUS_DECIDED,
-    v1.END_REASON_COMPLETED: v1.TRIAL_STATUS_FAILED,
-    v1.END_REASON_ERROR: v1.TRIAL_STATUS_FAILED,
-    v1.END_REASON_OUT_OF_MEMORY: v1.TRIAL_STATUS_FAILED,
-    v1.END_REASON_PREEMPTED: v1.TRIAL_STATUS_INTERRUPTED,
-    v1.END_REASON_LOST: v1.TRIAL_STATUS_INTERRUPTED,
+_STATUS_AFTER = {
+    v1.EndReason.Value(f"END_REASON_{reason.value}"): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
+    for reason, status in STATUS_AFTER.items()
+    # The server may have lost a trial that ended with its last epoch, such as by a failover to an older database.
+    if reason is not EndReason.MAX_EPOCHS
 }
-"""The status of a trial by the end reason of its decision.
-
-The server is asked for other trials: those of a reason that it knows alone, and those that ended with their last epoch,
-which it may have lost since, such as by a failover to an older database.
-"""
+"""The status of a trial by the end reason of its decision; for any other reason, the server is asked."""
 
 
 class Session:
@@ -90,7 +81,6 @@ class Session:
         self.exchange = Exchange(address, journal, link)
         self.exchange.beat_seconds = beat_seconds
         self._trial = trial
-        self._journal = journal
         self._timeout = timeout
         self._ends_completed = ends_completed
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
@@ -107,7 +97,7 @@ class Session:
             Where training starts, with the time and energy of all epochs that the server or the journal has; and the
             sums up to there.
         """
-        journal, (epoch, seconds, joules), trial = self._journal, started.sums, started.info.snapshot
+        journal, (epoch, seconds, joules), trial = self.exchange.journal, started.sums, started.info.snapshot
         if not started.how.continues_unasked:
             # An earlier process may have trained without the server.
             journal.carry_on(trial)
@@ -169,9 +159,9 @@ class Session:
             self._client.close()
             exchange.disconnect()
             if exchange.progress is Progress.SETTLED:
-                self._journal.delete()
+                self.exchange.journal.delete()
             else:
-                self._journal.release()
+                self.exchange.journal.release()
 
     def _stream(self) -> None:
         """Serves a stream until it breaks, if one is due and the server is there."""
@@ -228,11 +218,11 @@ class Session:
             TrialDeletedError: the trial was deleted with its job.
             WattwiseError: the server does not answer.
         """
-        if not self._journal.record.unasked:
+        if not self.exchange.journal.record.unasked:
             return
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
-        launch_id = self._journal.record.launch_id
+        launch_id = self.exchange.journal.record.launch_id
         answer = self._client.get_next_batch_size(self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout)
         trial = answer.trial
         if ended_by_trainer(trial):
@@ -241,7 +231,7 @@ class Session:
                 "delivered at its end, as another trial",
                 *(trial.id.trial_number, trial.id.job_id, enum_constant(v1.EndReason, trial.end_reason)),
             )
-            self._journal.carry_on(trial)
+            self.exchange.journal.carry_on(trial)
             self.exchange.mark_unknown()
         else:
             self.exchange.resume(trial)
@@ -262,7 +252,7 @@ class Session:
 
     def _try_import(self) -> bool:
         """Delivers a trial that is over and that the server does not have; returns whether the server has answered."""
-        self._journal.end(v1.END_REASON_COMPLETED)
+        self.exchange.journal.end(v1.END_REASON_COMPLETED)
         try:
             self._import(self._timeout)
         except REFUSALS:
@@ -279,9 +269,9 @@ class Session:
             WattwiseError: if it cannot be delivered.
         """
         try:
-            trial = deliver_record(self._client, self._journal.record, timeout)
+            trial = deliver_record(self._client, self.exchange.journal.record, timeout)
         except REFUSALS as error:
-            self._journal.refuse(str(error))
+            self.exchange.journal.refuse(str(error))
             log.warning("the server refused this trial: %s%s", error, self._where("`wattwise spool send` tries again"))
             raise
         if trial is not None:
@@ -290,7 +280,7 @@ class Session:
 
     def _where(self, remedy: str) -> str:
         """Where an undelivered trial is kept, and what delivers it."""
-        return f"; it is kept in {self._journal.path}, and {remedy}" if self._journal.kept else ""
+        return f"; it is kept in {self.exchange.journal.path}, and {remedy}" if self.exchange.journal.kept else ""
 
     def _rest(self) -> None:
         """Waits until a report or heartbeat is due; while the server is away, until the next attempt."""
@@ -320,7 +310,7 @@ class Session:
             log.debug("trial not delivered: %s", error)
         except WattwiseError as error:
             # An outage was warned of before.
-            quiet = self.exchange.link is not Link.TRACKED and self._journal.kept and not driver_ends
+            quiet = self.exchange.link is not Link.TRACKED and self.exchange.journal.kept and not driver_ends
             number = self._trial.trial_number
             log.log(
                 logging.INFO if quiet else logging.WARNING,
@@ -386,11 +376,11 @@ class Session:
         Raises:
             WattwiseError: if it cannot be delivered.
         """
-        measured = [result.measurement.epoch for result, _ in self._journal.record.results]
+        measured = [result.measurement.epoch for result, _ in self.exchange.journal.record.results]
         if status == v1.TRIAL_STATUS_INTERRUPTED and measured and measured[-1] > last_epoch:
             # A journal has no unknown reason: the trial is delivered as lost, which counts alike.
-            if not self._journal.record.end_reason and reason in v1.EndReason.values():
-                self._journal.end(reason)
+            if not self.exchange.journal.record.end_reason and reason in v1.EndReason.values():
+                self.exchange.journal.end(reason)
             self._import(timeout)
         else:
             self.exchange.mark_delivered()
@@ -402,13 +392,13 @@ class Session:
         status = _STATUS_AFTER.get(reason)
         try:
             if status is None:
-                found = find_launch(self._client, self._journal.record.trial_id, self._timeout)
+                found = find_launch(self._client, self.exchange.journal.record.trial_id, self._timeout)
                 if found is None:
                     self._detach("it does not know the launch")
                     self._import(self._timeout)
                     return
                 status, last_epoch = found.status, found.newest.epoch
-            if self._journal.record.spare_id and status != v1.TRIAL_STATUS_DECIDED:
+            if self.exchange.journal.record.spare_id and status != v1.TRIAL_STATUS_DECIDED:
                 # It is not known yet of which trial this is: the delivery finds out.
                 return
             self._deliver_rest(status, reason, last_epoch, self._timeout)

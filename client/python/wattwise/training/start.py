@@ -1,4 +1,4 @@
-"""How a trial starts: a table from what this process knows of it, and what the server says, to what is done."""
+"""How a trial starts: a table from where the trial comes from, and what the server says, to what is done."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from wattwise.training.state import Link
 from wattwise.training.trial import TrialInfo
 
 
-class Known(Enum):
-    """What this process knows of the trial that it starts."""
+class Source(Enum):
+    """Where the trial comes from."""
 
-    NOTHING = "nothing"
+    SERVER = "server"
     """The server chooses the trial."""
     CHECKPOINT = "checkpoint"
     """The trial of a checkpoint."""
     FALLBACK_CHECKPOINT = "fallback checkpoint"
     """The trial of a checkpoint that the server has not dispatched, or has lost: it had no number when it was saved."""
-    ASSIGNED = "assigned"
+    DRIVER = "driver"
     """The trial that `wattwise run` has assigned to this process."""
 
 
 class Reply(Enum):
     """What the server says about the trial."""
 
-    GIVEN = "given"
+    TRIAL = "trial"
     """The server has the trial, or gives a new one."""
     NO_ANSWER = "no answer"
     """The server does not answer, is out of order, or has no batch size left."""
@@ -76,16 +76,16 @@ class Start(Enum):
         return Link.AWAY if self in (Start.RESUMED_AWAY, Start.JOINED_AWAY) else Link.TRACKED
 
 
-STARTS: Mapping[tuple[Known, Reply], Start] = {
-    (Known.NOTHING, Reply.GIVEN): Start.NEW,
-    (Known.NOTHING, Reply.NO_ANSWER): Start.FALLBACK,
-    (Known.CHECKPOINT, Reply.GIVEN): Start.RESUMED,
-    (Known.CHECKPOINT, Reply.NO_ANSWER): Start.RESUMED_AWAY,
-    (Known.CHECKPOINT, Reply.NOT_FOUND): Start.LOST,
-    (Known.FALLBACK_CHECKPOINT, Reply.NOT_FOUND): Start.CONTINUED,
-    (Known.ASSIGNED, Reply.GIVEN): Start.JOINED,
-    (Known.ASSIGNED, Reply.NO_ANSWER): Start.JOINED_AWAY,
-    (Known.ASSIGNED, Reply.NOT_FOUND): Start.JOINED_AWAY,
+STARTS: Mapping[tuple[Source, Reply], Start] = {
+    (Source.SERVER, Reply.TRIAL): Start.NEW,
+    (Source.SERVER, Reply.NO_ANSWER): Start.FALLBACK,
+    (Source.CHECKPOINT, Reply.TRIAL): Start.RESUMED,
+    (Source.CHECKPOINT, Reply.NO_ANSWER): Start.RESUMED_AWAY,
+    (Source.CHECKPOINT, Reply.NOT_FOUND): Start.LOST,
+    (Source.FALLBACK_CHECKPOINT, Reply.NOT_FOUND): Start.CONTINUED,
+    (Source.DRIVER, Reply.TRIAL): Start.JOINED,
+    (Source.DRIVER, Reply.NO_ANSWER): Start.JOINED_AWAY,
+    (Source.DRIVER, Reply.NOT_FOUND): Start.JOINED_AWAY,
 }
 """Without a cell, the launch fails. A fallback checkpoint is not found without asking: the server has no such trial."""
 
