@@ -52,7 +52,7 @@ def add_show(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="URL",
-        help="print only the URL of the job's page at `wattwise web`, which listens at URL (${WEB_URL}, default: "
+        help=f"print only the URL of the job's page at `wattwise web`, which listens at URL (${WEB_URL}, default: "
         f"{USUAL_WEB_URL})",
     )
 

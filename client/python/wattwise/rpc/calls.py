@@ -93,8 +93,8 @@ class NumberedTrial(Protocol):
         """Its number in the job."""
 
 
-TrialOrId: TypeAlias = "v1.TrialId | NumberedTrial"
-"""What names a trial in a call."""
+TrialOrId: TypeAlias = "v1.TrialId | v1.Trial | NumberedTrial"
+"""What names a trial in a call: its id, one that a list of the client yields, or one that a trainer reads."""
 
 AnyEndReason: TypeAlias = "EndReason | str | v1.EndReason.ValueType"
 """A reason as `EndReason` has it, or as messages do."""
@@ -108,6 +108,8 @@ def trial_id(trial: TrialOrId) -> v1.TrialId:
     """
     if isinstance(trial, v1.TrialId):
         return trial
+    if isinstance(trial, v1.Trial):
+        return trial.id
     try:
         return v1.TrialId(job_id=trial.job_id, launch_id=trial.launch_id, trial_number=trial.number)
     except (AttributeError, TypeError):
