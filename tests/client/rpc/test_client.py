@@ -260,6 +260,16 @@ def test_what_is_no_trial(grpc_addr: str, trial: Any) -> None:
                 call(trial)
 
 
+def test_rows_of_a_list_name_their_trials(grpc_addr: str) -> None:
+    """What a list of trials yields can be passed to the calls about a trial."""
+    with Client(grpc_addr) as client:
+        job = client.register_job(job_spec()).job
+        client.get_next_batch_size(job.spec.job_id, launch_id="l")
+        (trial,) = client.trials(job.spec.job_id)
+        assert client.get_trial(trial).trial == trial
+        assert list(client.measurements(trial)) == []
+
+
 def test_names_of_lists_are_those_of_their_rows(grpc_addr: str) -> None:
     """The error for the name of the call says how the list is called; that for an unknown name says nothing more."""
     with Client(grpc_addr) as client:

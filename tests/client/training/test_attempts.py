@@ -309,6 +309,18 @@ def test_break_leaves_the_trial_running(grpc_addr: str) -> None:
     assert len(trials(grpc_addr, bso)) == 1
 
 
+def test_representation(grpc_addr: str) -> None:
+    """An optimizer and an attempt show their trial."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    assert repr(bso).endswith("trial=None, decision=None)")
+    for attempt in bso.attempts(max_tries=1):
+        for _ in attempt.epochs():
+            attempt.on_evaluate(0.95)
+        assert repr(attempt) == f"Attempt(number=1, trial={bso.trial!r})"
+    named = f"{grpc_addr!r}, job_id={bso.trial.job_id!r}"
+    assert repr(bso) == f"BatchSizeOptimizer({named}, trial={bso.trial!r}, decision={bso.decision!r})"
+
+
 def test_exception_without_a_block_ends_the_trial_with_the_launch(grpc_addr: str) -> None:
     """An exception that leaves the loop and a `with bso:` block gives the trial its end reason."""
 

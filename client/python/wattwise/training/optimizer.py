@@ -215,6 +215,11 @@ class BatchSizeOptimizer:
         self._running.close(v1.END_REASON_PREEMPTED)
         return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_launch": launch}
 
+    def __repr__(self) -> str:
+        server, job_id = self._launch.job_key
+        trial = None if self._running is None else self._running.info.trial
+        return f"BatchSizeOptimizer({server!r}, job_id={job_id!r}, trial={trial}, decision={self.decision})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -754,6 +759,9 @@ class Attempt:
         self._bso = bso
         self._joined = running
         self._max_tries = max_tries
+
+    def __repr__(self) -> str:
+        return f"Attempt(number={self.number}, trial={None if self._joined is None else self.trial})"
 
     def __enter__(self) -> Self:
         return self
