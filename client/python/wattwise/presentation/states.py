@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import estimate_mark, optional
-from wattwise.rules import DEFAULTS
+from wattwise.rpc.calls import end_reason_value
+from wattwise.rules import DEFAULTS, STATUS_AFTER
 from wattwise.spec import enum_name, higher_is_better, policy_name
 
 if TYPE_CHECKING:
@@ -141,13 +142,10 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
     return enum_name(v1.EndReason, value)
 
 
-_MISSES = (v1.END_REASON_COST_BOUND, v1.END_REASON_MAX_EPOCHS, v1.END_REASON_STOPPED_EARLY)
-
-
-_INTERRUPTIONS = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
-
-
-_REASONS = frozenset(map(end_reason, v1.EndReason.values()))
+_STATUSES = {
+    end_reason(end_reason_value(reason)): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
+    for reason, status in STATUS_AFTER.items()
+}
 
 
 def trial_result(reason: str, *, reached: bool, status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED) -> str:
@@ -160,10 +158,10 @@ def trial_result(reason: str, *, reached: bool, status: v1.TrialStatus.ValueType
     """
     if reached:
         return "reached: over budget" if reason == end_reason(v1.END_REASON_COST_BOUND) else "reached"
-    by_status = v1.TRIAL_STATUS_UNSPECIFIED if reason in _REASONS else status
-    if reason in map(end_reason, _MISSES) or by_status == v1.TRIAL_STATUS_DECIDED:
+    status = _STATUSES.get(reason, status)
+    if status == v1.TRIAL_STATUS_DECIDED:
         return f"missed: {reason}"
-    if reason in map(end_reason, _INTERRUPTIONS) or by_status == v1.TRIAL_STATUS_INTERRUPTED:
+    if status == v1.TRIAL_STATUS_INTERRUPTED:
         return f"interrupted: {reason}"
     return "failed: no decision" if reason == end_reason(v1.END_REASON_COMPLETED) else f"failed: {reason}"
 

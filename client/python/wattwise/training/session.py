@@ -18,6 +18,7 @@ from wattwise.errors import (
     log,
 )
 from wattwise.rpc.backoff import pauses, retrying
+from wattwise.rpc.calls import end_reason_value
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import STATUS_AFTER, EndReason
@@ -34,7 +35,7 @@ _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
 _LONGEST_STREAM_PAUSE = 60.0
 _STATUS_AFTER = {
-    v1.EndReason.Value(f"END_REASON_{reason.value}"): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
+    end_reason_value(reason): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
     for reason, status in STATUS_AFTER.items()
     # The server may have lost a trial that ended with its last epoch, such as by a failover to an older database.
     if reason is not EndReason.MAX_EPOCHS
