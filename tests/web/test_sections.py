@@ -76,7 +76,7 @@ def test_sections_beside_each_other_are_in_one_element() -> None:
 
 
 def test_a_page_in_a_file_leads_nowhere() -> None:
-    """In a file, a table of trials has the numbers of trials without links."""
+    """A table of trials in an exported file shows the numbers of its trials without links."""
     trial = v1.Trial(id=v1.TrialId(job_id="job", trial_number=7), labels={"log_url": "https://logs.example/7"})
     table = Trials("Trials", [sections.trial_row(None, trial)], job_id="job", total=1)
     assert rendered(table).count("<a ") == 5
