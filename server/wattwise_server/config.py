@@ -167,7 +167,7 @@ class Factors:
 
     @property
     def has_prices(self) -> bool:
-        """Whether money can be computed."""
+        """Whether a price is set; there is money only if one is above 0."""
         return self.electricity_price is not None or self.gpu_hour_price is not None
 
     @property

@@ -416,11 +416,6 @@ class Job:
     baseline_every: int = 0
     warnings: tuple[TrialWarning, ...] = ()
 
-    @property
-    def is_held(self) -> bool:
-        """Whether a person has paused the search or pinned a batch size."""
-        return self.paused or self.pinned is not None
-
     def counts(self, trial: Trial) -> bool:
         """Returns whether the search counts a trial."""
         return trial.number > self.reset_after and not trial.excluded
@@ -555,9 +550,10 @@ class Totals(NamedTuple):
         saved: The estimate, of the jobs with a claim about a quantity.
         num_jobs_with_savings: Jobs with a claim about their cost.
         saved_at_least: Its lower bound, of the same jobs.
-        at_most: What decides about a loss, of the same jobs: below 0 there is one. Losses of jobs that explore are 0.
-        lost: What ended trials spent beyond what models take with the defaults, of the same jobs; that of a job that
-            explores is at most 0.
+        at_most: What decides about a loss, of the same jobs: below 0 there is one. A job's loss in its first
+            launches is 0.
+        lost: What ended trials spent beyond what models take with the defaults, of the same jobs. That of a job in its
+            first launches is at most 0.
         verdicts: The number of jobs by what their data say about the cost.
         num_jobs_needing_attention: Jobs that need attention.
         last_time: When a trial was last dispatched, has reported or has ended, if that was asked for.

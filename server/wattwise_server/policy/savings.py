@@ -185,7 +185,7 @@ class SavingsEstimate:
         with_default: The same with the default: M.
         settling: What would show a saving; None if it is shown, or if nothing that was looked at would show it.
         measured: False if the quantity is unknown, because no trial measured it; S is then 0.
-        change: What a model takes with the batch size in use compared with M, such as -0.4; None with few deliveries.
+        comparable: Whether the default and the batch size in use have delivered enough models to be compared.
     """
 
     deliveries: int
@@ -198,7 +198,7 @@ class SavingsEstimate:
     with_default: float | None = None
     settling: Settling | None = None
     measured: bool = True
-    change: float | None = None
+    comparable: bool = False
 
     @property
     def saved(self) -> float | None:
@@ -231,6 +231,13 @@ class SavingsEstimate:
     def measured_spent(self) -> float | None:
         """S; None if the quantity is unknown."""
         return self.spent if self.measured else None
+
+    @property
+    def change(self) -> float | None:
+        """What a model takes with the batch size in use compared with M, such as -0.4; None with few deliveries."""
+        if not self.comparable or self.in_use is None or not self.with_default:
+            return None
+        return self.in_use / self.with_default - 1
 
     @property
     def at_least_share(self) -> float | None:
@@ -455,7 +462,7 @@ def total_verdict(
     Args:
         verdicts: Those of the jobs about their cost.
         at_least: The sum of the lower bounds; None without a claim.
-        at_most: The sum of what decides about a loss, where the losses of jobs that explore count nothing.
+        at_most: The sum of what decides about a loss, where the loss of a job in its first launches is 0.
     """
     if at_least is not None and at_least > 0:
         return SavingsVerdict.SAVING

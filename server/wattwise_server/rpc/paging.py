@@ -31,7 +31,7 @@ ListRequest: TypeAlias = (
 
 USUAL_PAGE = 50
 USUAL_MEASUREMENTS = 1_000
-"""The number of measurements on a page: the usual one and the largest one."""
+"""Items of a page if the request names no number."""
 PAGE_BYTES = 2 * 1024 * 1024
 """The size of a page or of a message of a watch. With one more item it stays below the 4 MiB that clients accept."""
 _ITEM_BYTES = 5

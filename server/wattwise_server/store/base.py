@@ -228,6 +228,7 @@ class JobVersion(NamedTuple):
         excluded: The numbers of its excluded trials, ascending.
         policy: Its policy, with its parameters if a person has changed it.
         default_batch_size: Its default batch size.
+        paused: Whether a person has paused the search.
         pinned: The batch size that every launch gets, if there is one.
         best_known: The batch size with the least expected cost; None while unknown.
         num_gpus: Of a trial.
@@ -242,12 +243,18 @@ class JobVersion(NamedTuple):
     excluded: tuple[int, ...]
     policy: str
     default_batch_size: int
+    paused: bool
     pinned: int | None
     best_known: int | None
     num_gpus: int
     needs_attention: bool
     available: tuple[int, ...] = ()
     failing: tuple[int, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person has paused the search or pinned a batch size."""
+        return self.paused or self.pinned is not None
 
 
 class Content(NamedTuple):

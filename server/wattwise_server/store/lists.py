@@ -184,10 +184,8 @@ def versions(prefix: str, job_id: str | None, keys: Sequence[int] | None, dialec
     if keys is not None:
         conditions.add(f"j.job_key IN ({', '.join(map(str, keys)) or '-1'})")
     excluded = f"SELECT {dialect.json_array}(trial_number) FROM trials t WHERE {_OF_JOB} AND t.excluded"  # noqa: S608
-    columns = (
-        f"job_key AS key, num_search_events, reset_after, {_POLICY_VERSION}, default_batch_size, pinned, best_known"
-    )
-    columns += ", gpu_count AS num_gpus"
+    columns = f"job_key AS key, num_search_events, reset_after, {_POLICY_VERSION}, default_batch_size, paused, pinned"
+    columns += ", best_known, gpu_count AS num_gpus"
     for name, arms in (("available", _AVAILABLE), ("failing", _FAILING)):
         # Other jobs use a batch size whatever its arms are.
         listed = arms.format(json_array=dialect.json_array)

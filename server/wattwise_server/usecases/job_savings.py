@@ -94,6 +94,7 @@ class Savings(Generic[Estimate]):
     compared_from_trial: int | None = None
     batch_size_in_use: int | None = None
     num_in_use_trials: int = 0
+    num_launches: int = 0
     min_baseline_trials: int = LEAST_RUNS
     num_exploring_launches: int = EXPLORING_LAUNCHES
 
@@ -163,7 +164,7 @@ def usage_of(groups: Iterable[TrialGroup]) -> Usage:
 
 
 def job_savings(
-    pricing: Pricing, version: JobVersion, every: Sequence[TrialGroup], compared_from: int, *, held: bool = False
+    pricing: Pricing, version: JobVersion, every: Sequence[TrialGroup], compared_from: int
 ) -> Savings[SavingsEstimate]:
     """Returns what a job has saved.
 
@@ -172,7 +173,6 @@ def job_savings(
         version: The job.
         every: All its trials that count.
         compared_from: The first trial that is compared; 0 if all are.
-        held: Whether a person has paused the search or pinned a batch size.
     """
     default, in_use = version.default_batch_size, _batch_size_in_use(version)
     groups = [group for group in every if group.first_trial >= compared_from]
@@ -186,12 +186,6 @@ def job_savings(
     num_baseline = sum(group.num_trials for group in of_default)
     num_in_use = sum(group.num_trials for group in delivered if group.batch_size == in_use)
 
-    def model(batch_size: int | None, quantity: _Quantity) -> float | None:
-        """Returns what a model takes: what all ended trials of a batch size took, by its deliveries."""
-        ended = [group for group in groups if group.batch_size == batch_size and not group.running]
-        number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
-        return sum(map(quantity.spent, ended)) / number if number else None
-
     def saved(quantity: _Quantity, value: float, unfinished: float) -> SavingsEstimate:
         found = estimate(
             _delivered(delivered, quantity),
@@ -199,16 +193,13 @@ def job_savings(
             deliveries=num_deliveries,
             spent=value,
             launches=launches,
-            in_use=model(in_use, quantity),
-            with_default=model(default, quantity),
+            in_use=_model(groups, in_use, quantity),
+            with_default=_model(groups, default, quantity),
             # Sums of floats: the part may exceed the whole by a rounding.
             running=min(unfinished, value),
-            held=held,
+            held=version.is_held,
         )
-        few = min(num_baseline, num_in_use) < LEAST_RUNS
-        if few or found.in_use is None or not found.with_default:
-            return found
-        return replace(found, change=found.in_use / found.with_default - 1)
+        return replace(found, comparable=min(num_baseline, num_in_use) >= LEAST_RUNS)
 
     joules = spent.energy_joules
     energy = replace(saved(_ENERGY, joules or 0.0, running.energy_joules or 0.0), measured=joules is not None)
@@ -229,7 +220,15 @@ def job_savings(
         compared_from_trial=compared_from or None,
         batch_size_in_use=in_use,
         num_in_use_trials=num_in_use,
+        num_launches=launches,
     )
+
+
+def _model(groups: Iterable[TrialGroup], batch_size: int | None, quantity: _Quantity) -> float | None:
+    """Returns what a model takes: what all ended trials of a batch size took, by its deliveries."""
+    ended = [group for group in groups if group.batch_size == batch_size and not group.running]
+    number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
+    return sum(map(quantity.spent, ended)) / number if number else None
 
 
 def _batch_size_in_use(version: JobVersion) -> int | None:

@@ -293,7 +293,7 @@ class Statistics:
         """
         read = await self._read(job_id)
         job, version, groups = read.job, read.version, read.groups
-        savings = job_savings(self._pricing, version, groups, read.compared_from, held=job.is_held)
+        savings = job_savings(self._pricing, version, groups, read.compared_from)
         return JobStatistics(
             trials=self._by_batch_size(groups, version.num_gpus),
             num_deliveries=num_deliveries_of(groups),
@@ -407,7 +407,7 @@ class Statistics:
                     job.activity or Activity(0, None, needs_attention=False),
                     num_deliveries_of(groups),
                     self._pricing.spent(groups, version.num_gpus),
-                    job_savings(self._pricing, version, groups, of_job.compared_from, held=job.job.is_held),
+                    job_savings(self._pricing, version, groups, of_job.compared_from),
                 )
         return found
 
@@ -483,8 +483,8 @@ class Statistics:
         others = [group for group in own if not group.running and not group.delivered]
         num_undecided = sum(group.num_undecided for group in others)
         num_interrupted = sum(group.num_interrupted for group in others)
-        # A job that explores has not lost yet.
-        exploring = savings.cost.verdict is SavingsVerdict.EXPLORING
+        # A job has not lost in its first launches.
+        early = savings.num_launches <= savings.num_exploring_launches
         return Totals(
             num_jobs=1,
             num_running_trials=sum(group.num_trials for group in own if group.running),
@@ -496,8 +496,8 @@ class Statistics:
             saved=savings.quantities(lambda claim: claim.saved),
             num_jobs_with_savings=int(savings.cost.saved is not None),
             saved_at_least=savings.quantities(lambda claim: claim.at_least),
-            at_most=savings.quantities(lambda claim: _limited(max, claim.at_most) if exploring else claim.at_most),
-            lost=savings.quantities(lambda claim: _limited(min, claim.lost) if exploring else claim.lost),
+            at_most=savings.quantities(lambda claim: _limited(max, claim.at_most) if early else claim.at_most),
+            lost=savings.quantities(lambda claim: _limited(min, claim.lost) if early else claim.lost),
             verdicts={savings.cost.verdict: 1},
             num_jobs_needing_attention=int(version.needs_attention),
         )

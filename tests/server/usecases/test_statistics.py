@@ -171,23 +171,44 @@ def test_nothing_is_said_of_deliveries_without_one(server: LiveServer) -> None:
     assert not found.savings.HasField("compared_from_trial")
 
 
+def verdicts(server: LiveServer, job_id: str) -> list[v1.SavingsVerdict.ValueType]:
+    """Returns the verdicts about a job's cost: of its statistics, of its place in a list, and of its totals."""
+    (row,) = server.admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job_id, with_summaries=True)).jobs
+    totals = server.admin.GetTotals(v1.GetTotalsRequest(job_id_prefix=job_id)).totals
+    savings = figures(server, job_id).savings, row.summary.savings, totals.savings
+    return [each.cost.verdict for each in savings]
+
+
+def test_paused_job_does_not_explore(priced: LiveServer) -> None:
+    """A pause and its end change the verdict without a launch, in the totals too."""
+    job = People(priced)
+    job.run_with(8, 100.0)
+    job.unpin()
+    assert verdicts(priced, job.job_id) == [v1.SAVINGS_VERDICT_EXPLORING] * 3
+    for paused, verdict in ((True, v1.SAVINGS_VERDICT_NO_BASELINE), (False, v1.SAVINGS_VERDICT_EXPLORING)):
+        job.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=paused))
+        assert verdicts(priced, job.job_id) == [verdict] * 3
+
+
 def test_loss_is_said_as_such(priced: LiveServer) -> None:
     """Where trying other batch sizes has cost more than it saved, ten launches explore and then it is a loss."""
     job = People(priced)
     for _ in range(9):
         job.run_with(16, 100.0)
     job.run_with(64, 5000.0, converges=False)
-    assert figures(priced, job.job_id).savings.cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
+    assert verdicts(priced, job.job_id) == [v1.SAVINGS_VERDICT_UNCERTAIN] * 3
     job.unpin()
     statistics = figures(priced, job.job_id)
     early = statistics.savings
-    assert (early.cost.verdict, early.num_exploring_launches) == (v1.SAVINGS_VERDICT_EXPLORING, 10)
+    assert verdicts(priced, job.job_id) == [v1.SAVINGS_VERDICT_EXPLORING] * 3
+    assert early.num_exploring_launches == 10
     assert early.cost.saved < 0
     assert statistics.advice == []
     job.run_with(16, 100.0)
     statistics = figures(priced, job.job_id)
     savings = statistics.savings
-    assert savings.cost.verdict == savings.money.verdict == v1.SAVINGS_VERDICT_LOSS
+    assert verdicts(priced, job.job_id) == [v1.SAVINGS_VERDICT_LOSS] * 3
+    assert savings.money.verdict == v1.SAVINGS_VERDICT_LOSS
     assert savings.cost.saved < 0
     assert any("16" in line for line in statistics.advice)
     assert not statistics.HasField("break_even_trial")

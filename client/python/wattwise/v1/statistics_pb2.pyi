@@ -293,15 +293,15 @@ class TrialStatistics(_message.Message):
     num_trials: _builtins.int
     """Number of trials, running ones included."""
     num_running: _builtins.int
-    """Number of running ones."""
+    """Number of running trials."""
     num_imported: _builtins.int
-    """Number of imported ones."""
+    """Number of imported trials."""
     num_deliveries: _builtins.int
-    """Number of those that delivered a model: they have ended, and their metric reached the target at any cost."""
+    """Number of trials that delivered a model: they have ended, and their metric reached the target at any cost."""
     num_missed: _builtins.int
-    """Number of those that were decided and missed the target. Those that reached it over the cost bound are deliveries."""
+    """Number of trials that were decided and missed the target. Those that reached it over the cost bound are deliveries."""
     num_undecided: _builtins.int
-    """Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED."""
+    """Number of trials that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED."""
     log_cost_deviation: _builtins.float
     """Population standard deviation of the natural logarithm of what a delivery cost. Unset: there are fewer than two
     deliveries. 0: they cost the same.
@@ -315,7 +315,7 @@ class TrialStatistics(_message.Message):
     mean_epoch_energy_joules: _builtins.float
     """Mean energy of an epoch of a delivery, in joules. Unset: there is no delivery, or none measured energy."""
     num_requested: _builtins.int
-    """Number of those with TRIAL_ORIGIN_REQUESTED."""
+    """Number of trials with TRIAL_ORIGIN_REQUESTED."""
     @_builtins.property
     def spent(self) -> Global___Usage:
         """What all of them took. Always set."""
@@ -425,8 +425,8 @@ class SavingsEstimate(_message.Message):
     have no measurement, or the figures are those of several jobs.
     """
     change: _builtins.float
-    """What a model takes now compared with the default: `in_use` / `with_default` - 1. Unset: one of them is unset, or either
-    batch size has delivered fewer than `min_baseline_trials` models.
+    """What a model takes now compared with the default: `in_use` / `with_default` - 1, such as -0.4 for 40% less. Unset: one of
+    them is unset, or one of the batch sizes has delivered fewer than `min_baseline_trials` models.
     """
     at_least_share: _builtins.float
     """`at_least` as a share of the least that the default would have taken. Unset: there is no claim, or the figures are those
@@ -645,8 +645,8 @@ class SavingsProof(_message.Message):
     num_launches: _builtins.int
     """Launches with the batch size in use; see `state`. 0: none."""
     price: _builtins.float
-    """What the launches with the default take beyond as many launches with the batch size in use. Negative: they take less.
-    Unset: one of both is unknown, or `num_baselines` is 0.
+    """What the launches with the default take beyond as many launches with the batch size in use, in joules of cost or in the
+    currency, as `main_quantity` says. Negative: they take less. Unset: one of both is unknown, or `num_baselines` is 0.
     """
     def __init__(
         self,
@@ -936,8 +936,8 @@ class MonthStatistics(_message.Message):
     num_deliveries: _builtins.int
     """Number of those that delivered a model."""
     change: _builtins.float
-    """What a delivery took compared with the month before it in the list, in the main quantity of the savings: the ratio - 1.
-    Unset: one of both months is missing, has no delivery or took nothing.
+    """What a delivery took compared with the month before it in the list, in the main quantity of the savings: the ratio - 1,
+    such as -0.4 for 40% less. Unset: one of both months is missing, has no delivery or took nothing.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:

@@ -280,15 +280,15 @@ export interface TrialStatistics {
   batchSize: number;
   /** Number of trials, running ones included. */
   numTrials: number;
-  /** Number of running ones. */
+  /** Number of running trials. */
   numRunning: number;
-  /** Number of imported ones. */
+  /** Number of imported trials. */
   numImported: number;
-  /** Number of those that delivered a model: they have ended, and their metric reached the target at any cost. */
+  /** Number of trials that delivered a model: they have ended, and their metric reached the target at any cost. */
   numDeliveries: number;
-  /** Number of those that were decided and missed the target. Those that reached it over the cost bound are deliveries. */
+  /** Number of trials that were decided and missed the target. Those that reached it over the cost bound are deliveries. */
   numMissed: number;
-  /** Number of those that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED. */
+  /** Number of trials that ended without a decision: TRIAL_STATUS_INTERRUPTED and TRIAL_STATUS_FAILED. */
   numUndecided: number;
   /** What all of them took. Always set. */
   spent:
@@ -321,7 +321,7 @@ export interface TrialStatistics {
   meanEpochEnergyJoules?:
     | number
     | undefined;
-  /** Number of those with TRIAL_ORIGIN_REQUESTED. */
+  /** Number of trials with TRIAL_ORIGIN_REQUESTED. */
   numRequested: number;
 }
 
@@ -382,8 +382,8 @@ export interface SavingsEstimate {
     | number
     | undefined;
   /**
-   * What a model takes now compared with the default: `in_use` / `with_default` - 1. Unset: one of them is unset, or either
-   * batch size has delivered fewer than `min_baseline_trials` models.
+   * What a model takes now compared with the default: `in_use` / `with_default` - 1, such as -0.4 for 40% less. Unset: one of
+   * them is unset, or one of the batch sizes has delivered fewer than `min_baseline_trials` models.
    */
   change?:
     | number
@@ -493,8 +493,8 @@ export interface SavingsProof {
   /** Launches with the batch size in use; see `state`. 0: none. */
   numLaunches: number;
   /**
-   * What the launches with the default take beyond as many launches with the batch size in use. Negative: they take less.
-   * Unset: one of both is unknown, or `num_baselines` is 0.
+   * What the launches with the default take beyond as many launches with the batch size in use, in joules of cost or in the
+   * currency, as `main_quantity` says. Negative: they take less. Unset: one of both is unknown, or `num_baselines` is 0.
    */
   price?: number | undefined;
 }
@@ -629,8 +629,8 @@ export interface MonthStatistics {
     | Usage
     | undefined;
   /**
-   * What a delivery took compared with the month before it in the list, in the main quantity of the savings: the ratio - 1.
-   * Unset: one of both months is missing, has no delivery or took nothing.
+   * What a delivery took compared with the month before it in the list, in the main quantity of the savings: the ratio - 1,
+   * such as -0.4 for 40% less. Unset: one of both months is missing, has no delivery or took nothing.
    */
   change?: number | undefined;
 }
