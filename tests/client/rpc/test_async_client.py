@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 import weakref
 
 import pytest
@@ -107,12 +108,17 @@ def test_channels_of_closed_event_loops_are_dropped(grpc_addr: str) -> None:
 
 
 def test_methods_have_their_signatures_and_documentation() -> None:
-    """Both clients have the same methods, as functions with their docstrings."""
+    """Both clients have the same methods, as functions with their docstrings and the types of their own results."""
     names = {name for name in dir(Client) if not name.startswith("_")} - {"mode", "stream_results", "patience"}
     assert names - set(dir(AsyncClient)) == set()
     assert {"get_job", "trials", "watch_job"} <= names
     for name in names - {"close"}:
         blocking, awaited = getattr(Client, name), getattr(AsyncClient, name)
-        assert inspect.signature(blocking) == inspect.signature(awaited)
+        signature, awaiting = inspect.signature(blocking), inspect.signature(awaited)
+        assert signature.parameters == awaiting.parameters
+        assert signature.return_annotation == awaiting.return_annotation.removeprefix("Async")
         assert blocking.__doc__
         assert blocking.__doc__ == awaited.__doc__
+    assert "-> 'Rows[v1.JobListing]'" in (shown := pydoc.plain(pydoc.render_doc(Client)))
+    assert "Async" not in shown
+    assert "-> 'AsyncRows[v1.JobListing]'" in pydoc.plain(pydoc.render_doc(AsyncClient))

@@ -367,7 +367,8 @@ def test_move_of_another_thread_is_no_outage(
 
     async def get_job(link: connection.ServerLink, seconds: float) -> v1.GetJobResponse:
         begun.set()
-        return link.reader.GetJob(v1.GetJobRequest(job_id=JOB_ID), timeout=seconds)
+        answer: v1.GetJobResponse = link.calls["GetJob"](v1.GetJobRequest(job_id=JOB_ID), timeout=seconds)
+        return answer
 
     with Client(address, timeout=60) as client:
         client.get_job(JOB_ID)

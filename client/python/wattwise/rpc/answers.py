@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import math
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -142,13 +142,13 @@ class Pages:
         self._seen.add(token)
 
 
-def check_job(job: v1.Job, job_id: str) -> None:
-    """Checks the state of a job that was asked for.
+def about_job(job_id: str) -> Callable[[Any], None]:
+    """Returns a check that an answer has the job of this id."""
 
-    Raises:
-        InvalidAnswerError: if it is another one, or incomplete.
-    """
-    _check_id(job.spec.job_id, job_id)
+    def check(answer: Any) -> None:
+        _check_id(answer.job.spec.job_id, job_id)
+
+    return check
 
 
 def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
@@ -179,20 +179,23 @@ def _plain(value: object) -> object:
     return sorted(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
-def check_trial(trial: v1.Trial, job_id: str, launch_id: str, number: int = 0) -> None:
+def about_trial(wanted: v1.TrialId) -> Callable[[Any], None]:
+    """Returns a check that an answer has this trial."""
+    return lambda answer: check_trial(answer.trial, wanted)
+
+
+def check_trial(trial: v1.Trial, wanted: v1.TrialId) -> None:
     """Checks a trial that was asked for, and shortens its texts.
 
     Args:
-        trial: The trial.
-        job_id: The job that it must belong to.
-        launch_id: The launch that it must belong to; empty is any.
-        number: Its number; 0 is any.
+        trial: the trial.
+        wanted: its job, and its launch and number if they are known.
 
     Raises:
         InvalidAnswerError: if it is another one, incomplete, or has unusable numbers.
     """
-    found = trial.id
-    _check_id(found.job_id, job_id)
+    found, launch_id, number = trial.id, wanted.launch_id, wanted.trial_number
+    _check_id(found.job_id, wanted.job_id)
     require(bool(found.launch_id), "its trial has no launch_id")
     require(not launch_id or found.launch_id == launch_id, "its trial belongs to another launch")
     require(not number or found.trial_number == number, f"its trial has the number {found.trial_number}, not {number}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -30,45 +30,14 @@ from wattwise.rpc.backoff import Retries, check_seconds, pauses
 from wattwise.rpc.connection import CALL_ID, Connection, ServerLink, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.modes import Mode, call, listing, stream
-from wattwise.rpc.rows import Row
+from wattwise.rpc.rows import AsyncRows, Row
 from wattwise.rules import EndReason
 from wattwise.spec import job_message, with_flat_names
 
 if TYPE_CHECKING:
     from wattwise.spec import JobSpec
 
-Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
-OfJob = TypeVar(
-    "OfJob",
-    v1.GetJobResponse,
-    v1.ResetJobResponse,
-    v1.ReadmitBatchSizeResponse,
-    v1.SetBatchSizeBannedResponse,
-    v1.SetPinnedBatchSizeResponse,
-    v1.SetJobPausedResponse,
-    v1.RequestBaselineResponse,
-    v1.SetBaselineEveryResponse,
-    v1.SetJobPolicyResponse,
-)
-Listing = TypeVar(
-    "Listing",
-    v1.ListJobsRequest,
-    v1.ListTrialsRequest,
-    v1.ListMeasurementsRequest,
-    v1.ListEventsRequest,
-    v1.ListTrialBucketsRequest,
-    v1.ListPowerProfilesRequest,
-)
-Page = TypeVar(
-    "Page",
-    v1.ListJobsResponse,
-    v1.ListTrialsResponse,
-    v1.ListMeasurementsResponse,
-    v1.ListEventsResponse,
-    v1.ListTrialBucketsResponse,
-    v1.ListPowerProfilesResponse,
-)
 
 
 def new_id() -> str:
@@ -218,11 +187,8 @@ class Calls:
 
     async def _register(self, job: v1.JobSpec, timeout: float | None) -> v1.RegisterJobResponse:
         request = v1.RegisterJobRequest(job=job)
-        answer = await self._call(
-            lambda link: link.optimizer.RegisterJob,
-            request,
-            timeout,
-            lambda answer: answers.check_registered(answer.job, job),
+        answer: v1.RegisterJobResponse = await self._call(
+            request, timeout, lambda answer: answers.check_registered(answer.job, job)
         )
         self._specs[answer.job.spec.job_id] = answer.job.spec
         return answer
@@ -268,11 +234,11 @@ class Calls:
         known = self._specs.get(job_id) if spec is None else spec
 
         def check(answer: v1.GetNextBatchSizeResponse) -> None:
-            answers.check_trial(answer.trial, job_id, request.launch_id)
+            answers.check_trial(answer.trial, v1.TrialId(job_id=job_id, launch_id=request.launch_id))
             if known is not None:
                 answers.check_dispatched(answer.trial, known)
 
-        return await self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout, check)
+        return await self._call(request, timeout, check)
 
     @call
     async def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
@@ -290,8 +256,7 @@ class Calls:
         if faults := _metric_faults(result.measurement, "result.measurement"):
             raise InvalidResultError(_listed(faults), reason="ERROR_REASON_INVALID_RESULT", violations=faults)
         request = v1.ReportResultRequest(result=result)
-        answer = await self._call(lambda link: link.optimizer.ReportResult, request, timeout, answers.checked_decision)
-        return answer.decision
+        return (await self._call(request, timeout, answers.checked_decision)).decision
 
     @call
     async def heartbeat(self, trial: TrialOrId, *, timeout: float | None = None) -> v1.Decision:
@@ -306,9 +271,7 @@ class Calls:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.HeartbeatRequest(trial=trial_id(trial))
-        return (
-            await self._call(lambda link: link.optimizer.Heartbeat, request, timeout, answers.checked_decision)
-        ).decision
+        return (await self._call(request, timeout, answers.checked_decision)).decision
 
     @call
     async def end_trial(self, trial: TrialOrId, reason: AnyEndReason, *, timeout: float | None = None) -> v1.Trial:
@@ -326,12 +289,8 @@ class Calls:
             TrialDeletedError: if the trial was deleted with its job.
         """
         request = v1.EndTrialRequest(trial=trial_id(trial), end_reason=end_reason_value(reason))
-        ended = request.trial
-
-        def check(answer: v1.EndTrialResponse) -> None:
-            answers.check_trial(answer.trial, ended.job_id, ended.launch_id, ended.trial_number)
-
-        return (await self._call(lambda link: link.optimizer.EndTrial, request, timeout, check)).trial
+        answer: v1.EndTrialResponse = await self._call(request, timeout, answers.about_trial(request.trial))
+        return answer.trial
 
     @call
     async def import_trial(
@@ -352,11 +311,8 @@ class Calls:
         faults = [fault for place, each in measurements for fault in _metric_faults(each, f"measurements[{place}]")]
         if faults:
             raise InvalidRequestError(_listed(faults), reason="ERROR_REASON_INVALID_REQUEST", violations=faults)
-
-        def check(answer: v1.ImportTrialResponse) -> None:
-            answers.check_trial(answer.trial, request.job_id, request.launch_id)
-
-        return await self._call(lambda link: link.optimizer.ImportTrial, request, timeout, check)
+        imported = v1.TrialId(job_id=request.job_id, launch_id=request.launch_id)
+        return await self._call(request, timeout, answers.about_trial(imported))
 
     @call
     async def lookup_trial(self, job_id: str, launch_id: str, *, timeout: float | None = None) -> v1.Trial:
@@ -372,11 +328,9 @@ class Calls:
             TrialDeletedError: if the trial was deleted with its job.
         """
         request = v1.LookupTrialRequest(job_id=job_id, launch_id=launch_id)
-
-        def check(answer: v1.LookupTrialResponse) -> None:
-            answers.check_trial(answer.trial, job_id, launch_id)
-
-        return (await self._call(lambda link: link.optimizer.LookupTrial, request, timeout, check)).trial
+        wanted = v1.TrialId(job_id=job_id, launch_id=launch_id)
+        answer: v1.LookupTrialResponse = await self._call(request, timeout, answers.about_trial(wanted))
+        return answer.trial
 
     @call
     async def acquire_power_limit(
@@ -393,9 +347,7 @@ class Calls:
             TrialDeletedError: if it was deleted with its job.
         """
         request = v1.AcquirePowerLimitRequest(trial=trial_id(trial))
-        return await self._call(
-            lambda link: link.optimizer.AcquirePowerLimit, request, timeout, answers.check_acquired_limit
-        )
+        return await self._call(request, timeout, answers.check_acquired_limit)
 
     @call
     async def report_power_profile(
@@ -417,11 +369,8 @@ class Calls:
             TrialDeletedError: if it was deleted with its job.
         """
         request = v1.ReportPowerProfileRequest(trial=trial_id(trial), samples=samples)
-        answer = await self._call(
-            lambda link: link.optimizer.ReportPowerProfile,
-            request,
-            timeout,
-            lambda answer: answers.check_setting(answer.power_setting),
+        answer: v1.ReportPowerProfileResponse = await self._call(
+            request, timeout, lambda answer: answers.check_setting(answer.power_setting)
         )
         return answer.power_setting.limit_watts_per_gpu
 
@@ -436,9 +385,9 @@ class Calls:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return await self._about(lambda link: link.reader.GetJob, v1.GetJobRequest(job_id=job_id), timeout)
+        return await self._call(v1.GetJobRequest(job_id=job_id), timeout, answers.about_job(job_id))
 
-    @listing(v1.JobListing)
+    @listing
     def jobs(
         self,
         *,
@@ -449,8 +398,8 @@ class Calls:
         with_summaries: bool = False,
         page_size: int = 0,
         timeout: float | None = None,
-    ) -> AsyncIterator[v1.JobListing]:
-        """Yields jobs, page by page.
+    ) -> AsyncRows[v1.JobListing]:
+        """Yields jobs, page by page; `.to_frame()` returns them as a table.
 
         Args:
             job_id_prefix: only jobs whose id starts with this; empty for all.
@@ -469,9 +418,9 @@ class Calls:
             with_summaries=with_summaries,
             page_size=page_size,
         )
-        return self._rows(lambda link: link.reader.ListJobs, request, timeout, lambda page: page.jobs)
+        return self._rows(v1.JobListing, request, timeout)
 
-    @listing(v1.Trial)
+    @listing
     def trials(
         self,
         job_id: str = "",
@@ -485,8 +434,10 @@ class Calls:
         from_trial_number: int = 0,
         page_size: int = 0,
         timeout: float | None = None,
-    ) -> AsyncIterator[v1.Trial]:
+    ) -> AsyncRows[v1.Trial]:
         """Yields a job's trials by number, or those of several jobs by the time of their start, page by page.
+
+        `.to_frame()` returns them as a table.
 
         Args:
             job_id: the job; empty for several jobs.
@@ -515,7 +466,7 @@ class Calls:
             from_trial_number=from_trial_number,
             page_size=page_size,
         )
-        return self._rows(lambda link: link.reader.ListTrials, request, timeout, lambda page: page.trials)
+        return self._rows(v1.Trial, request, timeout)
 
     @call
     async def get_trial(self, trial: TrialOrId, *, timeout: float | None = None) -> v1.GetTrialResponse:
@@ -530,18 +481,13 @@ class Calls:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.GetTrialRequest(trial=trial_id(trial))
-        found = request.trial
+        return await self._call(request, timeout, answers.about_trial(request.trial))
 
-        def check(answer: v1.GetTrialResponse) -> None:
-            answers.check_trial(answer.trial, found.job_id, found.launch_id, found.trial_number)
-
-        return await self._call(lambda link: link.reader.GetTrial, request, timeout, check)
-
-    @listing(v1.Measurement)
+    @listing
     def measurements(
         self, trial: TrialOrId, *, newest_first: bool = False, page_size: int = 0, timeout: float | None = None
-    ) -> AsyncIterator[v1.Measurement]:
-        """Yields a trial's measurements by epoch, page by page.
+    ) -> AsyncRows[v1.Measurement]:
+        """Yields a trial's measurements by epoch, page by page; `.to_frame()` returns them as a table.
 
         Args:
             trial: a trial such as `BatchSizeOptimizer.trial`, or an id with its launch, its number or both.
@@ -554,7 +500,7 @@ class Calls:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.ListMeasurementsRequest(trial=trial_id(trial), newest_first=newest_first, page_size=page_size)
-        return self._rows(lambda link: link.reader.ListMeasurements, request, timeout, lambda page: page.measurements)
+        return self._rows(v1.Measurement, request, timeout)
 
     @call
     async def delete_job(
@@ -581,7 +527,7 @@ class Calls:
         if create_time is None:
             # A list has also jobs whose search the server cannot read.
             request = v1.ListJobsRequest(job_id_prefix=job_id, order=v1.JOB_ORDER_ID, page_size=1)
-            listed = await self._call(lambda link: link.reader.ListJobs, request, timeout)
+            listed: v1.ListJobsResponse = await self._call(request, timeout)
             if not listed.jobs or listed.jobs[0].job.spec.job_id != job_id:
                 # A call without a time would delete a job that is registered from now on.
                 if allow_missing:
@@ -593,7 +539,7 @@ class Calls:
                 )
             create_time = listed.jobs[0].job.create_time
         deletion = v1.DeleteJobRequest(job_id=job_id, allow_missing=allow_missing, create_time=create_time)
-        return await self._call(lambda link: link.control.DeleteJob, deletion, timeout)
+        return await self._call(deletion, timeout)
 
     @call
     async def reset_job(
@@ -610,7 +556,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.ResetJobRequest(job_id=job_id, request_id=request_id or new_id())
-        return await self._about(lambda link: link.control.ResetJob, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def set_trial_excluded(
@@ -628,7 +574,7 @@ class Calls:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.SetTrialExcludedRequest(trial=trial_id(trial), excluded=excluded)
-        return await self._call(lambda link: link.control.SetTrialExcluded, request, timeout)
+        return await self._call(request, timeout, answers.about_trial(request.trial))
 
     @call
     async def set_batch_size_banned(
@@ -648,7 +594,7 @@ class Calls:
             NotPossibleNowError: if no batch size would be left.
         """
         request = v1.SetBatchSizeBannedRequest(job_id=job_id, batch_size=batch_size, banned=banned)
-        return await self._about(lambda link: link.control.SetBatchSizeBanned, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def set_pinned_batch_size(
@@ -666,7 +612,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetPinnedBatchSizeRequest(job_id=job_id, batch_size=batch_size)
-        return await self._about(lambda link: link.control.SetPinnedBatchSize, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def readmit_batch_size(
@@ -685,7 +631,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.ReadmitBatchSizeRequest(job_id=job_id, batch_size=batch_size, request_id=request_id or new_id())
-        return await self._about(lambda link: link.control.ReadmitBatchSize, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def set_job_paused(
@@ -702,7 +648,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPausedRequest(job_id=job_id, paused=paused)
-        return await self._about(lambda link: link.control.SetJobPaused, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def request_baseline(
@@ -724,7 +670,7 @@ class Calls:
             NotPossibleNowError: if the default batch size may not be chosen.
         """
         request = v1.RequestBaselineRequest(job_id=job_id, request_id=request_id or new_id())
-        return await self._about(lambda link: link.control.RequestBaseline, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def set_baseline_every(
@@ -742,7 +688,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetBaselineEveryRequest(job_id=job_id, every=every)
-        return await self._about(lambda link: link.control.SetBaselineEvery, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def set_job_policy(
@@ -760,7 +706,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetJobPolicyRequest(job_id=job_id, policy=policy)
-        return await self._about(lambda link: link.control.SetJobPolicy, request, timeout)
+        return await self._call(request, timeout, answers.about_job(job_id))
 
     @call
     async def get_job_statistics(self, job_id: str, *, timeout: float | None = None) -> v1.JobStatistics:
@@ -774,7 +720,8 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.GetJobStatisticsRequest(job_id=job_id)
-        return (await self._call(lambda link: link.reader.GetJobStatistics, request, timeout)).statistics
+        answer: v1.GetJobStatisticsResponse = await self._call(request, timeout)
+        return answer.statistics
 
     @call
     async def list_trial_buckets(
@@ -794,14 +741,14 @@ class Calls:
         """
         request = v1.ListTrialBucketsRequest(job_id=job_id, max_ranges=max_ranges, with_excluded=with_excluded)
         found = v1.ListTrialBucketsResponse()
-        async for page in self._pages(lambda link: link.reader.ListTrialBuckets, request, timeout):
+        async for page in self._pages(request, timeout):
             found.MergeFrom(page)
         found.ClearField("next_page_token")
         return found
 
-    @listing(v1.PowerProfile)
-    def power_profiles(self, job_id: str, *, timeout: float | None = None) -> AsyncIterator[v1.PowerProfile]:
-        """Yields the newest power profile of each batch size of a job, ascending.
+    @listing
+    def power_profiles(self, job_id: str, *, timeout: float | None = None) -> AsyncRows[v1.PowerProfile]:
+        """Yields the newest power profile of each batch size of a job; `.to_frame()` returns them as a table.
 
         Args:
             job_id: the job.
@@ -811,9 +758,7 @@ class Calls:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.ListPowerProfilesRequest(job_id=job_id)
-        return self._rows(
-            lambda link: link.reader.ListPowerProfiles, request, timeout, lambda page: page.power_profiles
-        )
+        return self._rows(v1.PowerProfile, request, timeout)
 
     @call
     async def get_totals(self, *, job_id_prefix: str = "", timeout: float | None = None) -> v1.Totals:
@@ -824,7 +769,8 @@ class Calls:
             timeout: seconds; None is the client's.
         """
         request = v1.GetTotalsRequest(job_id_prefix=job_id_prefix)
-        return (await self._call(lambda link: link.reader.GetTotals, request, timeout)).totals
+        answer: v1.GetTotalsResponse = await self._call(request, timeout)
+        return answer.totals
 
     @call
     async def preview_next(self, job_id: str, *, timeout: float | None = None) -> v1.PreviewNextResponse:
@@ -837,9 +783,9 @@ class Calls:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return await self._call(lambda link: link.reader.PreviewNext, v1.PreviewNextRequest(job_id=job_id), timeout)
+        return await self._call(v1.PreviewNextRequest(job_id=job_id), timeout)
 
-    @listing(v1.Event)
+    @listing
     def events(
         self,
         *,
@@ -848,8 +794,8 @@ class Calls:
         kinds: Iterable[v1.EventKind.ValueType] = (),
         page_size: int = 0,
         timeout: float | None = None,
-    ) -> AsyncIterator[v1.Event]:
-        """Yields what happened to jobs, newest first, page by page.
+    ) -> AsyncRows[v1.Event]:
+        """Yields what happened to jobs, newest first, page by page; `.to_frame()` returns them as a table.
 
         Args:
             job_id: only events of this job; empty for all.
@@ -859,7 +805,7 @@ class Calls:
             timeout: seconds for each page; None is the client's.
         """
         request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kinds=kinds, page_size=page_size)
-        return self._rows(lambda link: link.reader.ListEvents, request, timeout, lambda page: page.events)
+        return self._rows(v1.Event, request, timeout)
 
     @call
     async def get_server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
@@ -868,7 +814,7 @@ class Calls:
         Args:
             timeout: seconds; None is the client's.
         """
-        return await self._call(lambda link: link.info.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+        return await self._call(v1.GetServerInfoRequest(), timeout)
 
     @stream
     def watch_trials(self, job_id: str, *, timeout: float | None = None) -> AsyncIterator[v1.WatchTrialsResponse]:
@@ -883,7 +829,7 @@ class Calls:
         Raises:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
-        return self._watch(lambda link: link.reader.WatchTrials, v1.WatchTrialsRequest(job_id=job_id), timeout)
+        return self._watch(v1.WatchTrialsRequest(job_id=job_id), timeout)
 
     @stream
     def watch_jobs(
@@ -897,9 +843,7 @@ class Calls:
             job_id_prefix: only jobs whose id starts with this; empty for all.
             timeout: seconds for which the server may be unavailable; None is the client's.
         """
-        return self._watch(
-            lambda link: link.reader.WatchJobs, v1.WatchJobsRequest(job_id_prefix=job_id_prefix), timeout
-        )
+        return self._watch(v1.WatchJobsRequest(job_id_prefix=job_id_prefix), timeout)
 
     @stream
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> AsyncIterator[v1.WatchJobResponse]:
@@ -914,12 +858,7 @@ class Calls:
         Raises:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
-
-        def check(answer: v1.WatchJobResponse) -> None:
-            answers.check_job(answer.job, job_id)
-
-        request = v1.WatchJobRequest(job_id=job_id)
-        return self._watch(lambda link: link.reader.WatchJob, request, timeout, check)
+        return self._watch(v1.WatchJobRequest(job_id=job_id), timeout, answers.about_job(job_id))
 
     @call
     async def send(self, request: Message, *, timeout: float | None = None) -> Any:
@@ -929,20 +868,10 @@ class Calls:
             request: the request, such as a `v1.ListJobsRequest`.
             timeout: seconds; None is the client's.
         """
-
-        def method(link: ServerLink) -> Any:
-            stubs = (link.reader, link.info, link.control, link.optimizer)
-            return next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
-
-        name = _name_of(request)
-        return await self._call(method, request, timeout)
+        return await self._call(request, timeout)
 
     async def _watch(
-        self,
-        method: Callable[[ServerLink], grpc.UnaryStreamMultiCallable[Request, Response]],
-        request: Request,
-        timeout: float | None,
-        check: Callable[[Response], object] = lambda _: None,
+        self, request: Message, timeout: float | None, check: Callable[[Response], object] = lambda _: None
     ) -> AsyncIterator[Response]:
         """Yields the answers of a stream, which is opened again after a lost connection."""
         name = _name_of(request)
@@ -951,7 +880,8 @@ class Calls:
         while True:
             link = self._connection.link()
             with link.for_watch() as used:
-                call, has_moved = method(used)(request, metadata=metadata), partial(self._connection.has_moved, link)
+                call = used.calls[name](request, metadata=metadata)
+                has_moved = partial(self._connection.has_moved, link)
                 try:
                     while (response := await self.mode.receive(call, has_moved)) is not None:
                         self._connection.answered(link)
@@ -986,56 +916,44 @@ class Calls:
     def _token(self) -> BearerToken | None:
         return self._credentials.bearer_token(self.address)
 
-    async def _about(
-        self,
-        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Request, OfJob]],
-        request: Request,
-        timeout: float | None,
-    ) -> OfJob:
-        """Returns the answer to a call about one job."""
-        job_id: str = request.job_id  # type: ignore[attr-defined]
-        return await self._call(method, request, timeout, lambda answer: answers.check_job(answer.job, job_id))
+    def _rows(self, kind: type[Row], request: Message, timeout: float | None) -> AsyncRows[Row]:
+        """Returns the rows of all pages of a list.
 
-    async def _rows(
-        self,
-        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Listing, Page]],
-        request: Listing,
-        timeout: float | None,
-        rows_of: Callable[[Page], Iterable[Row]],
-    ) -> AsyncIterator[Row]:
-        """Yields the rows of all pages of a list."""
-        async for page in self._pages(method, request, timeout):
-            for row in rows_of(page):
-                yield row
+        Args:
+            kind: the type of a row.
+            request: the request of the first page.
+            timeout: seconds for each page; None is the client's.
+        """
 
-    async def _pages(
-        self,
-        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Listing, Page]],
-        request: Listing,
-        timeout: float | None,
-    ) -> AsyncIterator[Page]:
+        async def rows() -> AsyncGenerator[Row, None]:
+            async for page in self._pages(request, timeout):
+                for field, values in page.ListFields():
+                    if field.message_type is kind.DESCRIPTOR:
+                        for row in values:
+                            yield row
+
+        return AsyncRows(kind, rows())
+
+    async def _pages(self, request: Any, timeout: float | None) -> AsyncIterator[Any]:
         """Yields the pages of a list."""
         pages = answers.Pages(request.page_token)
         while True:
-            page = await self._call(method, request, timeout, pages.check)
+            page: Any = await self._call(request, timeout, pages.check)
             yield page
             request.page_token = page.next_page_token
             if not page.next_page_token:
                 return
 
     async def _call(
-        self,
-        method: Callable[[ServerLink], grpc.UnaryUnaryMultiCallable[Request, Response]],
-        request: Request,
-        timeout: float | None,
-        check: Callable[[Response], object] = lambda _: None,
+        self, request: Message, timeout: float | None, check: Callable[[Response], object] = lambda _: None
     ) -> Response:
-        metadata = self._metadata()
+        """Returns the answer to a request, whose type names the call."""
+        name, metadata = _name_of(request), self._metadata()
 
         async def send(link: ServerLink, seconds: float) -> Response:
-            call = method(link)(request, timeout=seconds, metadata=metadata)
+            call = link.calls[name](request, timeout=seconds, metadata=metadata)
             answer: Response = await self.mode.answer(call, partial(self._connection.has_moved, link))
-            with answers.naming(link.server, _name_of(request)):
+            with answers.naming(link.server, name):
                 # None if the call succeeded without one.
                 answers.require(isinstance(answer, Message), "it is empty")
                 answers.check_times(answer)

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import grpc
 
@@ -93,14 +93,18 @@ CALL_ID = "x-request-id"
 """Metadata key of a call's id, which the server writes to its log and returns with errors."""
 
 
+_STUBS = (v1.BatchSizeOptimizerStub, v1.JobReaderStub, v1.JobControlStub, v1.ServerInfoStub)
+
+
 class ServerLink:
-    """A channel to a server, with its stubs.
+    """A channel to a server.
 
     Args:
         server: the address of the server.
         open_channel: opens a channel to it.
 
     Attributes:
+        calls: the server's calls by name, such as "GetJob".
         watches: one object for each watch that uses the channel.
     """
 
@@ -108,10 +112,9 @@ class ServerLink:
         self.server = server
         self._open_channel = open_channel
         self.channel = channel = open_channel()
-        self.optimizer: v1.BatchSizeOptimizerStub = v1.BatchSizeOptimizerStub(channel)
-        self.reader: v1.JobReaderStub = v1.JobReaderStub(channel)
-        self.control: v1.JobControlStub = v1.JobControlStub(channel)
-        self.info: v1.ServerInfoStub = v1.ServerInfoStub(channel)
+        self.calls: Mapping[str, Any] = {
+            name: call for stub in _STUBS for name, call in vars(cast("Any", stub)(channel)).items()
+        }
         self.watches: set[object] = set()
         self._of_watches: list[ServerLink] = []
 
@@ -419,7 +422,7 @@ class DecisionStream:
         self._link = link = connection.link()
         # gRPC starts two.
         with starting_threads():
-            self._call = link.optimizer.StreamResults(requests, metadata=metadata)
+            self._call = link.calls["StreamResults"](requests, metadata=metadata)
 
     def __iter__(self) -> Iterator[v1.Decision]:
         """Yields decisions as they arrive, until the server ends the stream.

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from inspect import signature
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, overload
 
@@ -146,10 +147,23 @@ Mode = type[Blocking] | type[Awaiting]
 
 
 class Method(Generic[BlockingMethod, AwaitedMethod]):
-    """A method of both clients, each of which gets the form that fits it."""
+    """A method of both clients, each of which gets the form that fits it.
 
-    def __init__(self, blocking: BlockingMethod, awaited: AwaitedMethod) -> None:
-        self._forms = {Blocking: blocking, Awaiting: awaited}
+    Args:
+        awaited: the form of the client that awaits.
+        block: turns what that form returns into what the blocking client returns.
+    """
+
+    def __init__(self, awaited: Callable[..., Any], block: Callable[[Any], object]) -> None:
+        @wraps(awaited)
+        def blocking(*args: Any, **options: Any) -> object:
+            return block(awaited(*args, **options))
+
+        # What `help` and editors show: "Rows" for "AsyncRows", "Iterator" for "AsyncIterator".
+        returned = awaited.__annotations__["return"].removeprefix("Async")
+        blocking.__annotations__ = {**awaited.__annotations__, "return": returned}
+        blocking.__signature__ = signature(awaited).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        self._forms: dict[type[Any], Callable[..., Any]] = {Blocking: blocking, Awaiting: awaited}
         self.__doc__ = awaited.__doc__
 
     @overload
@@ -170,52 +184,21 @@ def call(
     function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Method[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Makes a method of both clients from a coroutine."""
-
-    @wraps(function)
-    def blocking(*args: Any, **options: Any) -> T:
-        coroutine: Coroutine[Any, Any, T] = cast("Any", function)(*args, **options)
-        return finish(coroutine)
-
-    return Method(cast("Any", blocking), cast("Any", function))
+    return Method(function, finish)
 
 
 def stream(
     function: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Method[Callable[P, Iterator[T]], Callable[P, AsyncIterator[T]]]:
-    """Makes a method of both clients from an asynchronous generator."""
-
-    @wraps(function)
-    def blocking(*args: Any, **options: Any) -> Iterator[T]:
-        return _blocking(cast("Any", function)(*args, **options))
-
-    return Method(cast("Any", blocking), cast("Any", function))
+    """Makes a method of both clients from one that returns an asynchronous generator."""
+    return Method(function, _blocking)
 
 
 def listing(
-    kind: type[Row],
-) -> Callable[
-    [Callable[Concatenate[Any, P], AsyncIterator[Row]]], Method[Callable[P, Rows[Row]], Callable[P, AsyncRows[Row]]]
-]:
-    """Makes a method of both clients from an asynchronous generator of the rows of a list.
-
-    Args:
-        kind: the type of a row.
-    """
-
-    def method(
-        function: Callable[Concatenate[Any, P], AsyncIterator[Row]],
-    ) -> Method[Callable[P, Rows[Row]], Callable[P, AsyncRows[Row]]]:
-        @wraps(function)
-        def blocking(*args: Any, **options: Any) -> Rows[Row]:
-            return Rows(kind, _blocking(cast("Any", function)(*args, **options)))
-
-        @wraps(function)
-        def awaited(*args: Any, **options: Any) -> AsyncRows[Row]:
-            return AsyncRows(kind, cast("Any", function)(*args, **options))
-
-        return Method(cast("Any", blocking), cast("Any", awaited))
-
-    return method
+    function: Callable[Concatenate[Any, P], AsyncRows[Row]],
+) -> Method[Callable[P, Rows[Row]], Callable[P, AsyncRows[Row]]]:
+    """Makes a method of both clients from one that returns the rows of a list."""
+    return Method(function, lambda rows: Rows(rows.kind, _blocking(rows)))
 
 
 def _blocking(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:

@@ -48,7 +48,7 @@ class AsyncRows(AsyncIterator[Row]):
     """The rows of a list; the next page is read when its first row is needed."""
 
     def __init__(self, kind: type[Row], rows: AsyncGenerator[Row, None]) -> None:
-        self._kind = kind
+        self.kind = kind
         self._rows = rows
 
     async def __anext__(self) -> Row:
@@ -64,7 +64,7 @@ class AsyncRows(AsyncIterator[Row]):
         Raises:
             ImportError: if pandas is not installed.
         """
-        return _frame(self._kind, [row async for row in self])
+        return _frame(self.kind, [row async for row in self])
 
 
 def _frame(kind: type[Row], rows: Sequence[Row]) -> pd.DataFrame:
