@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
 from importlib.metadata import version
+from types import ModuleType
 from typing import Any
 
 import pytest
 import wattwise
 from google.protobuf.descriptor import FileDescriptor
-from wattwise import rpc, v1
+from wattwise import monitor, rpc, v1
 
 
 def _loaded(statement: str) -> set[str]:
@@ -120,6 +122,15 @@ def test_public_names_exist() -> None:
     assert all(getattr(wattwise, name) is not None for name in wattwise.__all__)
     with pytest.raises(AttributeError, match="BatchSizeOptimiser"):
         _ = wattwise.BatchSizeOptimiser  # type: ignore[attr-defined]  # misspelt on purpose
+
+
+@pytest.mark.parametrize("package", [wattwise, monitor], ids=lambda package: package.__name__)
+def test_type_checkers_know_the_same_names(package: ModuleType) -> None:
+    """The imports that type checkers read have the names and modules that are imported on first use."""
+    code = ast.parse(inspect.getsource(package))
+    # Those of the block `if TYPE_CHECKING`.
+    imports = [node for node in ast.walk(code) if isinstance(node, ast.ImportFrom) and node.col_offset]
+    assert {name.asname: node.module for node in imports for name in node.names} == vars(package)["_MODULES"]
 
 
 def test_errors_have_a_module_of_their_own() -> None:

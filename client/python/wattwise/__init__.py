@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from wattwise.integrations.learning_rate import scaled_learning_rate as scaled_learning_rate
     from wattwise.integrations.learning_rate import scaled_steps as scaled_steps
     from wattwise.integrations.loader import data_loader as data_loader
-    from wattwise.monitor import AmdSmiMonitor as AmdSmiMonitor
-    from wattwise.monitor import CombinedMonitor as CombinedMonitor
-    from wattwise.monitor import EstimateMonitor as EstimateMonitor
     from wattwise.monitor import Monitor as Monitor
-    from wattwise.monitor import NvmlMonitor as NvmlMonitor
-    from wattwise.monitor import RaplMonitor as RaplMonitor
+    from wattwise.monitor.amd_gpu import AmdSmiMonitor as AmdSmiMonitor
+    from wattwise.monitor.combined import CombinedMonitor as CombinedMonitor
+    from wattwise.monitor.estimate import EstimateMonitor as EstimateMonitor
+    from wattwise.monitor.gpu import NvmlMonitor as NvmlMonitor
+    from wattwise.monitor.rapl import RaplMonitor as RaplMonitor
     from wattwise.power.optimizer import PowerLimitOptimizer as PowerLimitOptimizer
     from wattwise.prices import eta_from_prices as eta_from_prices
     from wattwise.rpc.async_client import AsyncClient as AsyncClient
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 # log with input of unknown clients, line breaks included.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+# The modules of the names above, for imports at run time: type checkers read import statements alone.
 _MODULES = {
     "AmdSmiMonitor": "wattwise.monitor.amd_gpu",
     "AsyncClient": "wattwise.rpc.async_client",

@@ -56,6 +56,9 @@ MAX_PAGE = 1000
 MAX_MEASUREMENT_PAGE = 10_000
 """Measurements that one call returns."""
 
+BASELINE_ADVICE = "use 2 or more, or 0 for no more baselines"
+"""What to do about a schedule of baselines that is invalid."""
+
 JobDraft: TypeAlias = Mapping[str, Any]
 """The fields of a job that a client set, by name; the others take their defaults.
 
@@ -264,6 +267,11 @@ def cost(eta_knob: float, max_power_watts: float, energy_joules: float, time_sec
 def reaches_target(metric: float, target_metric: float, *, higher_is_better: bool) -> bool:
     """Returns whether a metric reaches the target, regardless of cost; NaN does not."""
     return metric >= target_metric if higher_is_better else metric <= target_metric
+
+
+def can_be_scheduled(every: int) -> bool:
+    """Returns whether a job can have one baseline in so many launches; with 0 it has none."""
+    return every == 0 or every >= 2
 
 
 def path_of(name: str, policy: str) -> str:

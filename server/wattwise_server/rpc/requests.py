@@ -11,7 +11,15 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 from wattwise import drafts, v1
-from wattwise.rules import MAX_ID_LENGTH, MAX_MEASUREMENTS, EndReason, JobDraft, TrialStatus, identifier_fault
+from wattwise.rules import (
+    BASELINE_ADVICE,
+    MAX_ID_LENGTH,
+    MAX_MEASUREMENTS,
+    EndReason,
+    JobDraft,
+    TrialStatus,
+    identifier_fault,
+)
 
 from wattwise_server.domain import (
     ComputedUsage,
@@ -382,7 +390,7 @@ def every(request: v1.SetBaselineEveryRequest) -> int:
         InvalidRequestError: it is not set.
     """
     if not request.HasField("every"):
-        raise InvalidRequestError(Violation("every", "is not set; use 2 or more, or 0 for no more baselines"))
+        raise InvalidRequestError(Violation("every", f"is not set; {BASELINE_ADVICE}"))
     return request.every
 
 

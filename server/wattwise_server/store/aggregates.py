@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from wattwise.rules import EndReason
+from wattwise.rules import EndReason, cost
 
 from wattwise_server.domain import Moments, TrialOrigin, Usage
 from wattwise_server.store.base import Bucket, Day, DeliveryLogs, JobVersion, TrialGroup
@@ -58,13 +58,10 @@ GROUPS = f"""
 
 RUNNING = f"""
     SELECT t.job_key, t.batch_size, t.origin, t.trial_number, coalesce(m.time_seconds, 0.0) AS seconds,
-           m.energy_joules AS joules,
-           coalesce(
-               j.eta_knob * coalesce(
-                   CASE WHEN m.computed_time_seconds IS NULL THEN m.energy_joules ELSE m.computed_energy_joules END,
-                   0.0)
-               + (1 - j.eta_knob) * j.gpu_count * j.max_power_watts_per_gpu
-                 * coalesce(m.computed_time_seconds, m.time_seconds), 0.0) AS cost
+           m.energy_joules AS joules, j.eta_knob, j.gpu_count * j.max_power_watts_per_gpu AS max_power_watts,
+           coalesce(m.computed_time_seconds, m.time_seconds, 0.0) AS counted_seconds,
+           CASE WHEN m.computed_time_seconds IS NULL THEN m.energy_joules ELSE m.computed_energy_joules END
+               AS counted_joules
     {_TRIALS}
     LEFT JOIN measurements m ON m.job_key = t.job_key AND m.trial_number = t.trial_number AND m.epoch = {NEWEST_EPOCH}
     WHERE {{jobs}} t.status = 'RUNNING' AND t.trial_number > j.reset_after AND NOT t.excluded
@@ -252,7 +249,8 @@ def _moments(row: Row, name: str) -> Moments:
 
 def read_running(row: Row) -> TrialGroup:
     """Reads a row of RUNNING."""
-    usage = Usage(row["seconds"], row["joules"], row["cost"])
+    price = cost(row["eta_knob"], row["max_power_watts"], row["counted_joules"] or 0.0, row["counted_seconds"])
+    usage = Usage(row["seconds"], row["joules"], price)
     return TrialGroup(
         row["batch_size"],
         TrialOrigin(row["origin"]),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from wattwise.rules import JobDraft
+from wattwise.rules import BASELINE_ADVICE, JobDraft, can_be_scheduled
 
 from wattwise_server.domain import Job, RecordedSearchEvent, Trial, TrialId
 from wattwise_server.errors import InvalidRequestError, NotPossibleNowError, Violation, jobs_command
@@ -203,8 +203,8 @@ class Control:
         Raises:
             InvalidRequestError: `every` is 1 or negative.
         """
-        if every < 0 or every == 1:
-            raise InvalidRequestError(Violation("every", f"is {every}; use 2 or more, or 0 for no more baselines"))
+        if not can_be_scheduled(every):
+            raise InvalidRequestError(Violation("every", f"is {every}; {BASELINE_ADVICE}"))
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             if job.baseline_every == every:

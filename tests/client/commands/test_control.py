@@ -190,7 +190,7 @@ def test_scheduled_baselines(ask: Ask, trainer: Trainer) -> None:
 def test_wrong_schedule(refused: Ask, every: str) -> None:
     """The schedules that there are have one description: 2 or more, or 0."""
     error = refused("jobs", "baseline", "x", "--every", every, status=2)
-    assert "use an integer from 2 on, or 0 for no more baselines" in error
+    assert "use 2 or more, or 0 for no more baselines" in error
     assert "is not a number" not in error
 
 

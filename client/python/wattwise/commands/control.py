@@ -26,7 +26,7 @@ from wattwise.presentation.quantities import joules
 from wattwise.presentation.sentences import next_launch
 from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
 from wattwise.rpc.client import Client
-from wattwise.rules import MAX_INT32
+from wattwise.rules import BASELINE_ADVICE, MAX_INT32, can_be_scheduled
 from wattwise.spec import policy_spec
 
 
@@ -139,10 +139,9 @@ def _policy(text: str) -> Policy:
 
 def _every(text: str) -> int:
     number = whole_number(text)
-    if number is None or number == 1 or number > MAX_INT32:
+    if number is None or not can_be_scheduled(number) or number > MAX_INT32:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is invalid; use an integer from 2 on, or 0 for no more baselines (for every launch: `wattwise "
-            "jobs pin`)"
+            f"{text!r} is invalid; {BASELINE_ADVICE} (for every launch: `wattwise jobs pin`)"
         )
     return number
 
