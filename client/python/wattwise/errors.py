@@ -111,7 +111,7 @@ class InvalidJobSpecError(WattwiseError):
 
     @classmethod
     def of(cls, faults: Sequence[Violation]) -> InvalidJobSpecError:
-        """The error for faults that the client finds, like the server's."""
+        """Returns the error for faults that the client finds, like the server's."""
         listed = "; ".join(f"{fault.field}: {fault.description}" for fault in faults)
         return cls(f"invalid job: {listed}", reason="ERROR_REASON_INVALID_JOB_SPEC", violations=faults)
 
@@ -292,7 +292,7 @@ class TrainFailError(WattwiseError):
 
     @classmethod
     def of(cls, decision: Decision | None) -> TrainFailError | None:
-        """The error for a decision that ended the training without its target; None for any other decision."""
+        """Returns the error for a decision that ended the training without its target; None for any other decision."""
         if decision is None or not decision.stop_train or decision.target_reached:
             return None
         return cls(f"training is over and the target was not reached: {decision.message}", decision)
@@ -304,9 +304,10 @@ _GENERATOR = 0x20
 
 
 def short_tracebacks(cls: type[T]) -> type[T]:
-    """A class whose public methods end the tracebacks of their errors: users see their own line and the message.
+    """Changes a class so that its public methods end the tracebacks of their errors.
 
-    The frames below, with the errors that caused the error, are logged at level DEBUG.
+    Users see their own line and the message. The frames below, with the errors that caused the error, are logged at
+    level DEBUG.
     """
     for name, member in list(vars(cls).items()):
         if name.startswith("_") and name not in _PUBLIC:

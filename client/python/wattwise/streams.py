@@ -93,7 +93,7 @@ def write_line(line: str) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
+    """Returns the text with those characters escaped that a terminal does not show, such as those that erase text."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -117,7 +117,7 @@ class _Output(io.FileIO):
 
 
 def _fault_of(arguments: Sequence[str]) -> str:
-    """What is wrong with an argument that has a control character, named by its option if it has one."""
+    """Returns what is wrong with an argument that has a control character, named by its option if it has one."""
     for before, word in zip(["", *arguments], arguments, strict=False):
         if fault := control_fault(word):
             option, equals, _ = word.partition("=")

@@ -69,6 +69,7 @@ async def test_table(grpc_addr: str) -> None:
         measured = client.measurements(v1.TrialId(job_id=job_id, trial_number=1)).to_frame()
         nothing = client.trials(job_id, batch_size=8, end_reasons=[v1.END_REASON_LOST]).to_frame()
         jobs = client.jobs(job_id_prefix=job_id).to_frame()
+        summaries = client.jobs(job_id_prefix=job_id, with_summaries=True).to_frame()
     assert trials["id.trial_number"].tolist() == [1, 2]
     assert trials["end_reason"][0] == EndReason.TARGET_REACHED
     assert trials[["end_reason", "cost"]].isna().to_numpy().tolist() == [[False, False], [True, True]]
@@ -79,5 +80,7 @@ async def test_table(grpc_addr: str) -> None:
     assert (measured["epoch"].tolist(), measured["metric"].tolist()) == ([1], [0.95])
     assert (len(nothing), "cost" in nothing.columns) == (0, True)
     assert jobs["job.spec.batch_sizes"].tolist() == [[8, 16, 32]]
+    assert not [name for name in jobs.columns if not name.startswith("job.")]
+    assert summaries["summary.num_running_trials"].tolist() == [1]
     async with AsyncClient(grpc_addr) as client:
         assert (await client.trials(job_id).to_frame()).equals(trials)

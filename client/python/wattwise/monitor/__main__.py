@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line per monitor.
 
     Args:
-        argv: The arguments; by default those of the process.
+        argv: the arguments; by default those of the process.
 
     Returns:
         The exit status: 0, or 1 if no monitor works.
@@ -68,7 +68,7 @@ def _seconds(text: str) -> float:
 
 
 def _by_power(monitor: PresentMonitor) -> list[PresentMonitor]:
-    """The same GPUs measured by their power, if some of them have energy counters."""
+    """Returns the same GPUs measured by their power, if some of them have energy counters."""
     if not isinstance(monitor.monitor, GpuMonitor) or not monitor.monitor.counts_energy:
         return []
     kind = AmdSmiMonitor if isinstance(monitor.monitor, AmdSmiMonitor) else NvmlMonitor
@@ -80,7 +80,7 @@ def _by_power(monitor: PresentMonitor) -> list[PresentMonitor]:
 
 
 def _watts(monitors: Sequence[WindowMonitor], seconds: float) -> dict[int, float | MonitorError]:
-    """The mean power that each monitor measures, or its error, by the id of the monitor."""
+    """Returns the mean power that each monitor measures, or its error, by the id of the monitor."""
     errors = {id(monitor): _begin(monitor) for monitor in monitors}
     time.sleep(seconds)
     return {id(monitor): errors[id(monitor)] or _end(monitor) for monitor in monitors}

@@ -29,15 +29,15 @@ class AmdSmiMonitor(GpuMonitor):
     GPUs without a counter, short windows and wrong counters are treated as by `NvmlMonitor`.
 
     Args:
-        gpu_indices: The GPUs to measure, numbered from 0 among those that ROCR_VISIBLE_DEVICES and
+        gpu_indices: the GPUs to measure, numbered from 0 among those that ROCR_VISIBLE_DEVICES and
             HIP_VISIBLE_DEVICES (or, where that is unset, CUDA_VISIBLE_DEVICES) show, as in PyTorch; None for all.
         use_counter: False integrates power even where there is a counter, to compare the two.
 
     Attributes:
-        gpu_indices: As given, or the numbers of all visible GPUs.
+        gpu_indices: as given, or the numbers of all visible GPUs.
 
     Raises:
-        MonitorError: The package amdsmi, its library or the AMD driver is missing, there is no such GPU, or one is
+        MonitorError: if the package amdsmi, its library or the AMD driver is missing, there is no such GPU, or one is
             partitioned.
     """
 
@@ -52,11 +52,11 @@ class AmdGpu:
     """A GPU by its processor handle.
 
     Attributes:
-        name: Its model, such as "AMD Instinct MI300X".
+        name: its model, such as "AMD Instinct MI300X".
         uuid: "GPU-" and its serial number, as ROCR_VISIBLE_DEVICES has it.
-        position: Its number in HIP if no GPU is hidden; None if AMD SMI does not report it.
-        is_split: Whether it is partitioned into several devices.
-        has_energy_counter: Whether it counts energy.
+        position: its number in HIP if no GPU is hidden; None if AMD SMI does not report it.
+        is_split: whether it is partitioned into several devices.
+        has_energy_counter: whether it counts energy.
     """
 
     def __init__(self, smi: Any, handle: Any, number: int) -> None:
@@ -80,7 +80,7 @@ class AmdGpu:
         return microjoules / 1e6
 
     def power_watts(self) -> float:
-        """The current power; a recent average if the GPU reports only that."""
+        """Returns the current power; a recent average if the GPU reports only that."""
         info = self._query("amdsmi_get_power_info") or {}
         reported = [info.get(field) for field in ("current_socket_power", "average_socket_power", "socket_power")]
         watts = [float(value) for value in reported if isinstance(value, int) and 0 <= value < _UNKNOWN_WATTS]
@@ -89,7 +89,7 @@ class AmdGpu:
         return next(filter(None, watts), 0.0)
 
     def max_power_watts(self) -> float:
-        """The highest power limit that can be set; the current one if limits are fixed."""
+        """Returns the highest power limit that can be set; the current one if limits are fixed."""
         info = self._query("amdsmi_get_power_cap_info") or {}
         for limit in (info.get("max_power_cap"), info.get("power_cap")):
             if isinstance(limit, int) and limit > 0:
@@ -108,7 +108,7 @@ class AmdGpu:
         return MonitorError(f"{self._label} does not report {what}", *(remedies or (Remedy.OTHER_MONITOR,)))
 
     def _query(self, function: str) -> Any | None:
-        """The answer; None if the GPU, the AMD driver or this version of amdsmi does not support the query."""
+        """Returns the answer; None if the GPU, the AMD driver or this version of amdsmi does not support the query."""
         query: Callable[[Any], Any] | None = getattr(self._smi, function, None)
         if query is None:
             return None
@@ -127,10 +127,10 @@ class AmdGpu:
 
 
 def visible_amd_gpus(gpu_indices: Sequence[int] | None = None) -> list[AmdGpu]:
-    """The GPUs that ROCm's variables show, or those of them that `gpu_indices` choose.
+    """Returns the GPUs that ROCm's variables show, or those of them that `gpu_indices` choose.
 
     Raises:
-        MonitorError: There is no amdsmi, AMD driver or such GPU, a GPU is listed twice, or one is partitioned.
+        MonitorError: if there is no amdsmi, AMD driver or such GPU, a GPU is listed twice, or one is partitioned.
     """
     smi = _load()
     with _error_context(smi, "the number of AMD GPUs"):
@@ -147,7 +147,7 @@ def visible_amd_gpus(gpu_indices: Sequence[int] | None = None) -> list[AmdGpu]:
 
 
 def _open(smi: Any, handle: Any, number: int) -> AmdGpu | MonitorError:
-    """The GPU, or its error, which is raised only if this GPU is selected."""
+    """Returns the GPU, or its error, which is raised only if this GPU is selected."""
     try:
         return AmdGpu(smi, handle, number)
     except MonitorError as error:
@@ -175,14 +175,14 @@ def _visible(uuids: Sequence[str]) -> list[int]:
 
 
 def _variables() -> dict[str, str]:
-    """The variables that take effect, in the order in which ROCm reads them."""
+    """Returns the variables that take effect, in the order in which ROCm reads them."""
     hip = next((name for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if os.environ.get(name)), None)
     names = (name for name in ("ROCR_VISIBLE_DEVICES", hip) if name is not None)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _uuid(text: str) -> str:
-    """A serial number in comparable form: "0x00AB" and "GPU-00ab" are "GPU-00ab"."""
+    """Returns a serial number in comparable form: "0x00AB" and "GPU-00ab" are "GPU-00ab"."""
     return "GPU-" + text.removeprefix("GPU-").lower().removeprefix("0x")
 
 
@@ -222,6 +222,6 @@ def _error_context(smi: Any, what: str, *remedies: Remedy) -> Iterator[None]:
 
 
 def _info(error: Exception) -> str:
-    """The one-line description of an error, if AMD SMI has one."""
+    """Returns the one-line description of an error, if AMD SMI has one."""
     info = getattr(error, "get_error_info", None)
     return str(info() if callable(info) else error)

@@ -21,17 +21,17 @@ class CombinedMonitor:
     The maximum power of a job remains that of the GPUs, since its cost counts only their power.
 
     Args:
-        monitors: Monitors of different kinds; at most one of them measures GPUs.
+        monitors: monitors of different kinds; at most one of them measures GPUs.
 
     Attributes:
         raises_own_errors: True, as for all monitors of Wattwise.
-        kinds: The kinds of all of them.
-        monitors: As given.
-        checked_parts: The same, with the plausibility check.
-        gpu_indices: Those of the monitor that measures GPUs; empty if none does.
+        kinds: the kinds of all of them.
+        monitors: as given.
+        checked_parts: the same, with the plausibility check.
+        gpu_indices: those of the monitor that measures GPUs; empty if none does.
 
     Raises:
-        MonitorError: There are fewer than two, or two measure the same devices.
+        MonitorError: if there are fewer than two, or two measure the same devices.
     """
 
     raises_own_errors = True
@@ -68,10 +68,10 @@ class CombinedMonitor:
         return monitor
 
     def gpu_group(self) -> GpuGroup:
-        """The configuration of the GPUs; that of the first monitor if none measures GPUs.
+        """Returns the configuration of the GPUs; that of the first monitor if none measures GPUs.
 
         Raises:
-            MonitorError: It is unknown.
+            MonitorError: if it is unknown.
         """
         return gpu_group(self._main)
 
@@ -79,10 +79,10 @@ class CombinedMonitor:
         """Begins a window of every monitor, or of none if one of them fails.
 
         Args:
-            name: A name without an open window in any of them.
+            name: a name without an open window in any of them.
 
         Raises:
-            MonitorError: A window of this name is open, or a monitor cannot be read.
+            MonitorError: if a window of this name is open, or a monitor cannot be read.
         """
         open_monitors: list[CheckedMonitor] = []
         try:
@@ -100,14 +100,14 @@ class CombinedMonitor:
         """Ends the window of every monitor.
 
         Args:
-            name: The name given to `begin_window`; it can be used again afterwards, even if a monitor fails.
+            name: the name given to `begin_window`; it can be used again afterwards, even if a monitor fails.
 
         Returns:
             The first monitor's seconds, and the joules of all of them.
 
         Raises:
-            MonitorError: No window of this name is open, or a monitor cannot be read.
-            ImplausibleError: What one of them measured cannot be true.
+            MonitorError: if no window of this name is open, or a monitor cannot be read.
+            ImplausibleError: if what one of them measured cannot be true.
         """
         # All windows are ended before the first error is raised.
         results = [_end(monitor, name) for monitor in self.checked_parts]

@@ -23,7 +23,7 @@ def gpu_group(monitor: Monitor) -> GpuGroup:
         Model, number, and the highest power limit of one GPU, in watts.
 
     Raises:
-        MonitorError: The GPUs are of different models, or unknown; the message says what to pass instead.
+        MonitorError: if the GPUs are of different models, or unknown; the message says what to pass instead.
     """
     own = getattr(monitor, "gpu_group", None)
     if callable(own):
@@ -42,7 +42,7 @@ def gpu_group(monitor: Monitor) -> GpuGroup:
 
 
 def _gpus(gpu_indices: Sequence[int]) -> Sequence[MeasuredGpu]:
-    """NVIDIA GPUs, or AMD GPUs on a machine without any."""
+    """Returns NVIDIA GPUs, or AMD GPUs on a machine without any."""
     try:
         return visible_gpus(gpu_indices)
     except MonitorError as error:

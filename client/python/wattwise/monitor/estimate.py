@@ -24,7 +24,7 @@ class EstimateMonitor(WindowMonitor):
     if the machine is loaded at the end of a window of ten seconds or more.
 
     Args:
-        watts: The assumed power of the training, over all devices of the trial.
+        watts: the assumed power of the training, over all devices of the trial.
 
     Raises:
         MonitorError: `watts` is not a finite number above 0.
@@ -43,7 +43,7 @@ class EstimateMonitor(WindowMonitor):
         return f"EstimateMonitor(watts={self.watts:g})"
 
     def gpu_group(self) -> GpuGroup:
-        """The estimated power as that of one device, whose model says that it is an estimate."""
+        """Returns the estimated power as that of one device, whose model says that it is an estimate."""
         return GpuGroup(gpu_model=f"estimate ({self.watts:g} W)", count=1, max_power_watts_per_gpu=self.watts)
 
     def _joules(self, used: Sequence[float], seconds: float) -> float:
@@ -68,7 +68,7 @@ class EstimateMonitor(WindowMonitor):
 
 
 def _load() -> float:
-    """The load average of the last minute; 0 where there is none, as on Windows."""
+    """Returns the load average of the last minute; 0 where there is none, as on Windows."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

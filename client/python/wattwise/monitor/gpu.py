@@ -21,16 +21,16 @@ class NvmlMonitor(GpuMonitor):
     reset or did not change, a GPU's energy is its power at the end of the window times the window's length.
 
     Args:
-        gpu_indices: The GPUs to measure, numbered from 0 among those that CUDA_VISIBLE_DEVICES shows, as in PyTorch;
+        gpu_indices: the GPUs to measure, numbered from 0 among those that CUDA_VISIBLE_DEVICES shows, as in PyTorch;
             None for all of those. Rank 0 of a distributed training measures the GPUs of all ranks.
         use_counter: False integrates power even where there is a counter, to compare the two.
 
     Attributes:
-        gpu_indices: As given, or the numbers of all visible GPUs.
+        gpu_indices: as given, or the numbers of all visible GPUs.
         kind: "nvml"; "nvml-polled" if a GPU among them has no energy counter.
 
     Raises:
-        MonitorError: There is no NVIDIA driver or no such GPU, or one is split into MIG slices.
+        MonitorError: if there is no NVIDIA driver or no such GPU, or one is split into MIG slices.
     """
 
     kind = "nvml"
@@ -48,10 +48,10 @@ class NvidiaGpu:
     """A GPU by its NVML handle.
 
     Attributes:
-        name: Its model, such as "NVIDIA H200".
+        name: its model, such as "NVIDIA H200".
         uuid: "GPU-…".
-        is_split: Whether it is in MIG mode, in which several trainings may share it.
-        has_energy_counter: Whether it counts energy; GPUs before Volta only report their power.
+        is_split: whether it is in MIG mode, in which several trainings may share it.
+        has_energy_counter: whether it counts energy; GPUs before Volta only report their power.
     """
 
     def __init__(self, nvml: Any, index: int) -> None:
@@ -68,11 +68,11 @@ class NvidiaGpu:
         return self._number(self._nvml.nvmlDeviceGetTotalEnergyConsumption, "its energy") / 1e3
 
     def power_watts(self) -> float:
-        """The current power."""
+        """Returns the current power."""
         return self._number(self._nvml.nvmlDeviceGetPowerUsage, "its power") / 1e3
 
     def max_power_watts(self) -> float:
-        """The highest power limit that can be set; the current one if limits are fixed."""
+        """Returns the highest power limit that can be set; the current one if limits are fixed."""
         constraints = self._query(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         milliwatts = int(constraints[1]) if constraints is not None else 0
         limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit
@@ -90,7 +90,7 @@ class NvidiaGpu:
         return int(number)
 
     def _query(self, query: Callable[[Any], Any]) -> Any | None:
-        """The answer; None if the GPU or the NVIDIA driver does not support the query."""
+        """Returns the answer; None if the GPU or the NVIDIA driver does not support the query."""
         with _error_context(self._nvml, f"{self.name} ({self.uuid})", *_OF_A_GPU):
             try:
                 return query(self._handle)
@@ -99,13 +99,14 @@ class NvidiaGpu:
 
 
 def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[NvidiaGpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES shows, or those of them that `gpu_indices` choose.
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES shows, or those of them that `gpu_indices` choose.
 
     On a machine with different GPUs, CUDA numbers them by speed and NVML by PCI bus; CUDA_DEVICE_ORDER=PCI_BUS_ID makes
     CUDA use the order of NVML.
 
     Raises:
-        MonitorError: There is no NVIDIA driver or no such GPU, a GPU is listed twice, or one is split into MIG slices.
+        MonitorError: if there is no NVIDIA driver or no such GPU, a GPU is listed twice, or one is split into MIG
+            slices.
     """
     nvml = _load()
     with _error_context(nvml, "the number of GPUs"):
@@ -122,7 +123,7 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[NvidiaGpu]:
 
 
 def _open(nvml: Any, index: int) -> NvidiaGpu | MonitorError:
-    """The GPU, or its error, which is raised only if this GPU is selected."""
+    """Returns the GPU, or its error, which is raised only if this GPU is selected."""
     try:
         return NvidiaGpu(nvml, index)
     except MonitorError as error:
@@ -168,7 +169,7 @@ def _load() -> Any:
 
 
 def _text(query: Callable[[Any], str], handle: Any) -> str:
-    """The answer in printable characters, whatever its encoding."""
+    """Returns the answer in printable characters, whatever its encoding."""
     try:
         text = str(query(handle))
     except UnicodeDecodeError as error:

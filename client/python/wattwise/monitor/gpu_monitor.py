@@ -38,10 +38,10 @@ class MeasuredGpu(Protocol):
         """Joules since some moment before the first call."""
 
     def power_watts(self) -> float:
-        """The current power."""
+        """Returns the current power."""
 
     def max_power_watts(self) -> float:
-        """The highest power limit that can be set."""
+        """Returns the highest power limit that can be set."""
 
 
 class GpuMonitor(WindowMonitor):
@@ -53,8 +53,8 @@ class GpuMonitor(WindowMonitor):
     GPU's limit, are errors.
 
     Args:
-        gpus: What to measure.
-        gpu_indices: Which of the visible GPUs these are.
+        gpus: what to measure.
+        gpu_indices: which of the visible GPUs these are.
         use_counter: False ignores counters.
     """
 
@@ -91,10 +91,10 @@ class GpuMonitor(WindowMonitor):
         return watts if watts < math.inf else None
 
     def gpu_group(self) -> GpuGroup:
-        """The measured GPUs: their model, their number, and the highest power limit of one times their number.
+        """Returns the measured GPUs: their model, their number, and the highest power limit of one times their number.
 
         Raises:
-            MonitorError: They are of different models, or report no power limit.
+            MonitorError: if they are of different models, or report no power limit.
         """
         return gpu_group_of(self._measured)
 
@@ -110,7 +110,7 @@ class GpuMonitor(WindowMonitor):
         return sum(map(self._checked, self._counting, counted, [seconds] * len(counted))) + sum(used[len(counted) :])
 
     def _checked(self, gpu: MeasuredGpu, joules: float, seconds: float) -> float:
-        """The GPU's energy, given the growth of its counter."""
+        """Returns the GPU's energy, given the growth of its counter."""
         if joules < 0:
             raise ImplausibleError(
                 f"the energy counter of {gpu.name} ({gpu.uuid}) went backwards: was the GPU or its kernel module reset?"
@@ -130,7 +130,7 @@ class GpuMonitor(WindowMonitor):
         return watts * seconds
 
     def _power(self, gpu: MeasuredGpu) -> float:
-        """The GPU's current power."""
+        """Returns the GPU's current power."""
         watts = gpu.power_watts()
         if not 0 <= watts <= self._most_watts[gpu.uuid]:
             limit = self._most_watts[gpu.uuid] / rules.POWER_FACTOR
@@ -174,10 +174,10 @@ class PowerIntegral:
 
 
 def gpu_group_of(gpus: Sequence[MeasuredGpu]) -> GpuGroup:
-    """These GPUs, at least one, for the specification of a job.
+    """Returns these GPUs, at least one, for the specification of a job.
 
     Raises:
-        MonitorError: They are of different models, or report no power limit.
+        MonitorError: if they are of different models, or report no power limit.
     """
     models = sorted({gpu.name for gpu in gpus})
     if len(models) > 1:

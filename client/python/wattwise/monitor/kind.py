@@ -32,8 +32,8 @@ class MonitorKinds:
     """What energy comes from; as text, such as "nvml+rapl".
 
     Attributes:
-        kinds: The kinds of monitor, in the order in which they were first used.
-        quality: How much of the energy was measured; MEASURED if there are no kinds.
+        kinds: the kinds of monitor, in the order in which they were first used.
+        quality: how much of the energy was measured; MEASURED if there are no kinds.
     """
 
     kinds: tuple[str, ...] = ()
@@ -43,22 +43,22 @@ class MonitorKinds:
         return monitor_text(self)
 
     def with_failure(self) -> MonitorKinds:
-        """These kinds after the monitor failed for a while and part of the energy was estimated."""
+        """Returns these kinds after the monitor failed for a while and part of the energy was estimated."""
         estimated = self.quality is EnergyQuality.ESTIMATED
         return MonitorKinds(self.kinds, self.quality if estimated else EnergyQuality.PARTLY_ESTIMATED)
 
     def to_message(self) -> v1.Monitor:
-        """The kinds as a message."""
+        """Returns the kinds as a message."""
         return v1.Monitor(kinds=self.kinds, quality=v1.EnergyQuality.Value(f"ENERGY_QUALITY_{self.quality.name}"))
 
     @staticmethod
     def of_message(message: v1.Monitor) -> MonitorKinds:
-        """The kinds of a message."""
+        """Returns the kinds of a message."""
         return MonitorKinds(tuple(message.kinds), energy_quality(message))
 
     @staticmethod
     def from_json(document: object) -> MonitorKinds | None:
-        """The kinds that `dataclasses.asdict` made a JSON object of; None if it is none."""
+        """Returns the kinds that `dataclasses.asdict` made a JSON object of; None if it is none."""
         match document:
             case {"kinds": [*kinds], "quality": str(quality)} if all(map(is_kind, kinds)) and quality in _QUALITIES:
                 return MonitorKinds(tuple(kinds), EnergyQuality(quality))
@@ -66,10 +66,10 @@ class MonitorKinds:
 
     @staticmethod
     def of_text(text: str) -> MonitorKinds:
-        """The kinds that `monitor_text` has written as this text.
+        """Returns the kinds that `monitor_text` has written as this text.
 
         Raises:
-            ValueError: It is not such a text.
+            ValueError: if it is not such a text.
         """
         names, bracket, quality = text.removesuffix(")").partition(" (")
         kinds = tuple(name.strip() for name in names.split("+"))
@@ -81,7 +81,7 @@ class MonitorKinds:
 
     @staticmethod
     def of(kinds: Sequence[str]) -> MonitorKinds:
-        """The kinds of working monitors, of which only "estimate" estimates."""
+        """Returns the kinds of working monitors, of which only "estimate" estimates."""
         kinds = tuple(dict.fromkeys(kinds))
         if ESTIMATE not in kinds:
             return MonitorKinds(kinds)
@@ -98,14 +98,14 @@ _MEASURED = {
 
 
 def energy_quality(source: EnergySource) -> EnergyQuality:
-    """How much of an energy was measured; a value that this version does not know counts as ESTIMATED."""
+    """Returns how much of an energy was measured; a value that this version does not know counts as ESTIMATED."""
     if isinstance(source, MonitorKinds):
         return source.quality
     return _MEASURED.get(source.quality, EnergyQuality.ESTIMATED) if source.kinds else EnergyQuality.MEASURED
 
 
 def monitor_text(source: EnergySource) -> str:
-    """What energy comes from, in a few characters.
+    """Returns what energy comes from, in a few characters.
 
     Returns:
         Such as "nvml+rapl", "estimate" or "nvml (partly estimated)"; empty if it is unknown.
@@ -116,7 +116,7 @@ def monitor_text(source: EnergySource) -> str:
 
 
 def monitor_kinds(monitor: Monitor) -> MonitorKinds:
-    """The kinds of a monitor, as they are shown beside its energy.
+    """Returns the kinds of a monitor, as they are shown beside its energy.
 
     Args:
         monitor: Wattwise's monitors have a `kind`, and any other may have one.
@@ -126,8 +126,8 @@ def monitor_kinds(monitor: Monitor) -> MonitorKinds:
         `CombinedMonitor`.
 
     Raises:
-        MonitorError: It is not a monitor, its `kind` is not a name that can be shown, or its `max_power_watts` is not a
-            power.
+        MonitorError: if it is not a monitor, its `kind` is not a name that can be shown, or its `max_power_watts` is
+            not a power.
     """
     if isinstance(monitor, type) or not all(hasattr(monitor, name) for name in _NEEDED):
         raise MonitorError(

@@ -24,7 +24,7 @@ def checked_monitor(name: str) -> float | None:
     """Checks a name: "nvml", "amdsmi", "rapl" or "estimate:WATTS"; returns the watts of an estimate, else None.
 
     Raises:
-        MonitorError: There is no monitor of this name.
+        MonitorError: if there is no monitor of this name.
     """
     if name in _MONITORS:
         return None
@@ -45,7 +45,7 @@ def named_monitor(name: str | None) -> WindowMonitor:
     """Opens a monitor by its name; None is that of the NVIDIA GPUs, else of the AMD GPUs, else of the processors.
 
     Raises:
-        MonitorError: There is no monitor of this name, or it does not work on this machine; or GPUs are present, and
+        MonitorError: if there is no monitor of this name, or it does not work on this machine; or GPUs are present, and
             theirs does not work.
     """
     if name is None:
@@ -55,13 +55,13 @@ def named_monitor(name: str | None) -> WindowMonitor:
 
 
 def name_of(monitor: WindowMonitor) -> str:
-    """The name under which `named_monitor` opens such a monitor."""
+    """Returns the name under which `named_monitor` opens such a monitor."""
     watts = getattr(monitor, "watts", None)
     return monitor.kind.partition("-")[0] if watts is None else f"{monitor.kind}:{watts:.17g}"
 
 
 def _first() -> WindowMonitor:
-    """The monitor of the first devices that are present, whether it works or not; the others are not opened."""
+    """Returns the monitor of the first devices that are present, whether it works or not; the others are not opened."""
     missing = []
     for device, create in _MONITORS.values():
         try:

@@ -22,13 +22,13 @@ _ROUNDING = 1.01
 
 
 def power_fault(joules: float, seconds: float, most_watts: float, late_seconds: float = 0.0) -> str | None:
-    """What is wrong with an energy and its time; None if nothing is.
+    """Returns what is wrong with an energy and its time; None if nothing is.
 
     Args:
-        joules: The energy.
-        seconds: The time.
-        most_watts: The highest power.
-        late_seconds: The time before it whose energy the counter may add late.
+        joules: the energy.
+        seconds: the time.
+        most_watts: the highest power.
+        late_seconds: the time before it whose energy the counter may add late.
     """
     if not 0 <= joules < math.inf:
         return f"{joules:g} J in {seconds:.4g} s is not an energy"
@@ -40,7 +40,7 @@ def power_fault(joules: float, seconds: float, most_watts: float, late_seconds: 
 
 
 def clock_fault(measured: float, least: float, most: float) -> str | None:
-    """What is wrong with a window's length, which took at least and at most so long by the clock."""
+    """Returns what is wrong with a window's length, which took at least and at most so long by the clock."""
     if not 0 <= measured < math.inf:
         return f"{measured:g} s is not a duration"
     if not least / _CLOCK_FACTOR - _CLOCK_SECONDS <= measured <= most * _CLOCK_FACTOR + _CLOCK_SECONDS:
@@ -52,13 +52,13 @@ class CheckedMonitor:
     """A monitor whose windows are plausible; an `end_window` with any other raises `ImplausibleError`.
 
     Args:
-        monitor: The monitor.
-        limit_watts: See `set_limit`.
+        monitor: the monitor.
+        limit_watts: see `set_limit`.
 
     Attributes:
-        gpu_indices: Those of the monitor.
-        most_watts: The highest power that it may measure.
-        raises_own_errors: Whether its failures are MonitorErrors, and any other exception comes from the training.
+        gpu_indices: those of the monitor.
+        most_watts: the highest power that it may measure.
+        raises_own_errors: whether its failures are MonitorErrors, and any other exception comes from the training.
     """
 
     def __init__(self, monitor: Monitor, limit_watts: float = math.inf) -> None:
@@ -96,7 +96,7 @@ class CheckedMonitor:
         """Ends a window of the monitor.
 
         Raises:
-            ImplausibleError: What it measured cannot be true.
+            ImplausibleError: if what it measured cannot be true.
         """
         called = time.monotonic()
         window = self._monitor.end_window(name)

@@ -18,14 +18,14 @@ class GpuPowerLimit:
     """The power limit of one GPU.
 
     Attributes:
-        name: The GPU's model and UUID.
+        name: the GPU's model and UUID.
         uuid: "GPU-…".
-        lowest_watts: The lowest limit that can be set.
-        highest_watts: The highest.
-        default_watts: The limit of a GPU on which none was set.
+        lowest_watts: the lowest limit that can be set.
+        highest_watts: the highest.
+        default_watts: the limit of a GPU on which none was set.
 
     Raises:
-        MonitorError: Its power limit cannot be read.
+        MonitorError: if its power limit cannot be read.
     """
 
     def __init__(self, gpu: NvidiaGpu) -> None:
@@ -39,10 +39,10 @@ class GpuPowerLimit:
         self.default_watts = int(self._call(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle)) / 1e3
 
     def watts(self) -> float:
-        """The current limit.
+        """Returns the current limit.
 
         Raises:
-            MonitorError: It cannot be read.
+            MonitorError: if it cannot be read.
         """
         return int(self._call(self._nvml.nvmlDeviceGetPowerManagementLimit, self._handle)) / 1e3
 
@@ -50,10 +50,10 @@ class GpuPowerLimit:
         """Sets the limit.
 
         Args:
-            watts: From the lowest to the highest.
+            watts: from the lowest to the highest.
 
         Raises:
-            MonitorError: This process has no permission, or the GPU refused; the message says what to do.
+            MonitorError: if this process has no permission, or the GPU refused; the message says what to do.
         """
         self._call(self._nvml.nvmlDeviceSetPowerManagementLimit, self._handle, round(watts * 1e3))
 
@@ -71,14 +71,14 @@ class PowerLimits:
     """The power limits of a trial's GPUs: all are set to the same, and each is restored to its own.
 
     Args:
-        gpu_indices: The GPUs, numbered from 0 among those that CUDA_VISIBLE_DEVICES shows.
+        gpu_indices: the GPUs, numbered from 0 among those that CUDA_VISIBLE_DEVICES shows.
 
     Attributes:
-        lowest_watts: The lowest limit that can be set on all of them.
-        highest_watts: The highest.
+        lowest_watts: the lowest limit that can be set on all of them.
+        highest_watts: the highest.
 
     Raises:
-        MonitorError: There is no NVIDIA driver or no such GPU, one has no power limit, or they have none in common.
+        MonitorError: if there is no NVIDIA driver or no such GPU, one has no power limit, or they have none in common.
     """
 
     def __init__(self, gpu_indices: Sequence[int]) -> None:
@@ -98,14 +98,14 @@ class PowerLimits:
                 )
 
     def describe(self) -> str:
-        """The original limits, as text."""
+        """Returns the original limits, as text."""
         return ", ".join(f"{watts:g} W" for watts in self._before)
 
     def check_permission(self) -> None:
         """Sets every GPU to its current limit.
 
         Raises:
-            MonitorError: This process may not set limits; the message says what to do.
+            MonitorError: if this process may not set limits; the message says what to do.
         """
         for gpu, watts in zip(self._gpus, self._before, strict=True):
             gpu.set_watts(watts)
@@ -117,7 +117,7 @@ class PowerLimits:
             Their new limit, in watts.
 
         Raises:
-            MonitorError: One of them refused; others may have been set.
+            MonitorError: if one of them refused; others may have been set.
         """
         watts = min(max(watts, self.lowest_watts), self.highest_watts)
         self._changed = True

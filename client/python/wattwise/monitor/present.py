@@ -18,8 +18,8 @@ class PresentMonitor(NamedTuple):
     """A monitor that this machine may have.
 
     Attributes:
-        call: The Python expression that creates it.
-        monitor: The monitor, or the error of creating it.
+        call: the Python expression that creates it.
+        monitor: the monitor, or the error of creating it.
     """
 
     call: str
@@ -30,7 +30,7 @@ def default_monitor() -> NvmlMonitor:
     """Returns the monitor of a trainer that names none: all visible NVIDIA GPUs.
 
     Raises:
-        MonitorError: There is no such GPU; the message says what to pass instead, and what works on this machine.
+        MonitorError: if there is no such GPU; the message says what to pass instead, and what works on this machine.
     """
     try:
         return NvmlMonitor()
@@ -39,12 +39,12 @@ def default_monitor() -> NvmlMonitor:
 
 
 def present_monitors(powercap: str | Path = POWERCAP) -> list[PresentMonitor]:
-    """Every monitor that measures, in the order in which a trainer should try them."""
+    """Returns every monitor that measures, in the order in which a trainer should try them."""
     return [_monitor("NvmlMonitor()", NvmlMonitor), *_others(powercap)]
 
 
 def alternatives(powercap: str | Path = POWERCAP) -> str:
-    """A sentence on the monitors that a trainer without an NVIDIA GPU can pass on this machine."""
+    """Returns a sentence on the monitors that a trainer without an NVIDIA GPU can pass on this machine."""
     monitors = _others(powercap)
     working = [monitor.call for monitor in monitors if isinstance(monitor.monitor, WindowMonitor)]
     if working:

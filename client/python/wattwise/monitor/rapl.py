@@ -36,10 +36,10 @@ class RaplMonitor(WindowMonitor):
     between two readings, or more than twice its highest limit, has a counter that jumped or was reset.
 
     Args:
-        root: Where the kernel shows its powercap zones.
+        root: where the kernel shows its powercap zones.
 
     Raises:
-        MonitorError: There are no RAPL zones, or this process may not read them; the message says what to do.
+        MonitorError: if there are no RAPL zones, or this process may not read them; the message says what to do.
     """
 
     kind = "rapl"
@@ -57,7 +57,7 @@ class RaplMonitor(WindowMonitor):
 
     @staticmethod
     def available(root: str | Path = POWERCAP) -> bool:
-        """Whether this machine has RAPL zones and this process may read them."""
+        """Returns whether this machine has RAPL zones and this process may read them."""
         try:
             RaplMonitor(root)
         except MonitorError:
@@ -65,10 +65,10 @@ class RaplMonitor(WindowMonitor):
         return True
 
     def gpu_group(self) -> GpuGroup:
-        """All packages as one device: the processor's model and the sum of the zones' power limits.
+        """Returns all packages as one device: the processor's model and the sum of the zones' power limits.
 
         Raises:
-            MonitorError: A package reports no power limit.
+            MonitorError: if a package reports no power limit.
         """
         watts = 0.0
         for zone in self._zones:
@@ -84,7 +84,7 @@ class RaplMonitor(WindowMonitor):
 
 
 def cpu_model() -> str:
-    """The processor's name according to the kernel, or else its architecture."""
+    """Returns the processor's name according to the kernel, or else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="backslashreplace").splitlines()
     except OSError:
@@ -97,12 +97,12 @@ class RaplZone:
     """A RAPL zone: an energy counter whose wraps are counted.
 
     Args:
-        folder: The zone's folder.
-        name: What the zone measures: "package-0", "dram".
-        is_package: Whether it is a whole package rather than a part of one.
+        folder: the zone's folder.
+        name: what the zone measures: "package-0", "dram".
+        is_package: whether it is a whole package rather than a part of one.
 
     Raises:
-        MonitorError: The zone cannot be read or is malformed.
+        MonitorError: if the zone cannot be read or is malformed.
     """
 
     def __init__(self, folder: Path, name: str, *, is_package: bool) -> None:
@@ -121,7 +121,7 @@ class RaplZone:
         """Joules since the counter's zero, wraps since this object was created included.
 
         Raises:
-            ImplausibleError: The counter jumped or was reset; the next reading goes on from it.
+            ImplausibleError: if the counter jumped or was reset; the next reading goes on from it.
         """
         now, time_now = self._number("energy_uj"), time.monotonic()
         wrapped = now < self._last
@@ -134,7 +134,7 @@ class RaplZone:
         return self._wraps * self.range_joules + now / 1e6
 
     def max_power_watts(self) -> float | None:
-        """The zone's highest long-term power limit, or else the current one, in watts; None if it reports neither."""
+        """Returns the zone's highest long-term power limit, else the current one, in watts; None if there is none."""
         for file in ("constraint_0_max_power_uw", "constraint_0_power_limit_uw"):
             try:
                 microwatts = self._number(file)
@@ -145,7 +145,7 @@ class RaplZone:
         return None
 
     def _highest_power(self) -> float:
-        """Twice the highest of the zone's limits: those for moments exceed the one that holds for long."""
+        """Returns twice the highest of the zone's limits: those for moments exceed the one that holds for long."""
         limits = [0.0]
         for file in self._folder.glob("constraint_*_uw"):
             with suppress(MonitorError):
@@ -166,13 +166,13 @@ class RaplZone:
 
 
 def find_zones(root: Path) -> list[RaplZone]:
-    """The zones of the processors and their memory, in which each joule counts once.
+    """Returns the zones of the processors and their memory, in which each joule counts once.
 
     These are the packages and their dram subzones. The core and uncore subzones are part of their package; psys is the
     whole platform, packages included, and not connected on many boards; intel-rapl-mmio repeats a package.
 
     Raises:
-        MonitorError: There is no package zone, or it cannot be read.
+        MonitorError: if there is no package zone, or it cannot be read.
     """
     zones = []
     for folder in sorted(root.glob("intel-rapl:*")):

@@ -13,15 +13,15 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
     As in CUDA, the first entry that names no GPU hides itself and all after it.
 
     Args:
-        variable: The variable's value; None, if it is not set, shows every GPU.
-        uuids: The UUIDs ("GPU-…") of the machine's GPUs.
-        name: The variable's name.
+        variable: the variable's value; None, if it is not set, shows every GPU.
+        uuids: the UUIDs ("GPU-…") of the machine's GPUs.
+        name: the variable's name.
 
     Returns:
         Positions in `uuids`, in the order of the variable.
 
     Raises:
-        MonitorError: A GPU is listed twice, or a MIG slice ("MIG-…") is listed, whose energy cannot be measured.
+        MonitorError: if a GPU is listed twice, or a MIG slice ("MIG-…") is listed, whose energy cannot be measured.
     """
     if variable is None:
         return list(range(len(uuids)))
@@ -41,10 +41,10 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
 
 
 def chosen_devices(visible: Sequence[int], indices: Sequence[int] | None) -> list[int]:
-    """The visible devices at these positions; None selects all.
+    """Returns the visible devices at these positions; None selects all.
 
     Raises:
-        MonitorError: An index is out of range or repeated, or there is none.
+        MonitorError: if an index is out of range or repeated, or there is none.
     """
     if indices is None:
         return list(visible)

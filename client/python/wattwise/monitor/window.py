@@ -55,7 +55,7 @@ class Window:
     """What one window measured.
 
     Attributes:
-        time: Its length in seconds.
+        time: its length in seconds.
         total_energy: Joules used within it by all measured devices.
     """
 
@@ -68,7 +68,7 @@ class Reading:
     """A monitor's counters at one moment; only differences between readings are meaningful.
 
     Attributes:
-        time: Seconds of the monotonic clock.
+        time: seconds of the monotonic clock.
         energies: Joules by each counter of the monitor.
     """
 
@@ -80,13 +80,13 @@ class WindowMonitor(ABC):
     """Named windows over energy counters. They may nest and overlap, and threads may share the monitor.
 
     Args:
-        gpu_indices: The measured GPUs among the visible ones; empty if no GPU is measured.
-        poll_seconds: How often the counters must be read while a window is open; None if only at its ends.
+        gpu_indices: the measured GPUs among the visible ones; empty if no GPU is measured.
+        poll_seconds: how often the counters must be read while a window is open; None if only at its ends.
 
     Attributes:
         raises_own_errors: True: its failures are MonitorErrors, and any other exception comes from the training.
         kind: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl" or "estimate".
-        gpu_indices: As given.
+        gpu_indices: as given.
     """
 
     raises_own_errors = True
@@ -115,10 +115,10 @@ class WindowMonitor(ABC):
         """Begins a window, after the work that PyTorch or JAX has queued is done.
 
         Args:
-            name: A name without an open window.
+            name: a name without an open window.
 
         Raises:
-            MonitorError: A window of this name is open, or the monitor cannot be read.
+            MonitorError: if a window of this name is open, or the monitor cannot be read.
         """
         synchronize()
         with self._lock:
@@ -137,14 +137,14 @@ class WindowMonitor(ABC):
         """Ends a window, after the work that PyTorch or JAX has queued is done.
 
         Args:
-            name: The name given to `begin_window`; it can be used again afterwards, even if the monitor fails.
+            name: the name given to `begin_window`; it can be used again afterwards, even if the monitor fails.
 
         Returns:
             Seconds and joules between the two calls.
 
         Raises:
-            MonitorError: No window of this name is open, or the monitor cannot be read.
-            ImplausibleError: A reading within the window cannot be true.
+            MonitorError: if no window of this name is open, or the monitor cannot be read.
+            ImplausibleError: if a reading within the window cannot be true.
         """
         synchronize()
         with self._lock:
@@ -163,21 +163,21 @@ class WindowMonitor(ABC):
 
     @abstractmethod
     def gpu_group(self) -> GpuGroup:
-        """The measured devices, for the specification of a job.
+        """Returns the measured devices, for the specification of a job.
 
         Raises:
-            MonitorError: They are unknown; the message says what to pass instead.
+            MonitorError: if they are unknown; the message says what to pass instead.
         """
 
     def _joules(self, used: Sequence[float], seconds: float) -> float:  # noqa: ARG002 - for monitors that need it
-        """The energy of a window.
+        """Returns the energy of a window.
 
         Args:
-            used: The growth of each counter within it, in joules.
-            seconds: Its length.
+            used: the growth of each counter within it, in joules.
+            seconds: its length.
 
         Raises:
-            MonitorError: It cannot be determined.
+            MonitorError: if it cannot be determined.
         """
         return sum(used)
 
@@ -186,11 +186,11 @@ class WindowMonitor(ABC):
         """Reads clock and counters; called under the lock.
 
         Raises:
-            ImplausibleError: A number cannot be true; the next reading goes on from it.
+            ImplausibleError: if a number cannot be true; the next reading goes on from it.
         """
 
     def _checked_read(self) -> Reading:
-        """A reading; one that cannot be true spoils every open window."""
+        """Returns a reading; one that cannot be true spoils every open window."""
         try:
             return self._read()
         except ImplausibleError as error:

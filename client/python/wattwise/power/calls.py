@@ -50,7 +50,7 @@ class PowerLimitCalls:
         self.unreported: tuple[v1.PowerSample, ...] = ()
 
     def acquire(self) -> v1.AcquirePowerLimitResponse | None:
-        """What this trial does about the power limit; None if the call failed."""
+        """Returns what this trial does about the power limit; None if the call failed."""
         return self._attempt(lambda client: client.acquire_power_limit(self._trial))
 
     def report(self, samples: Sequence[v1.PowerSample]) -> float | None:

@@ -19,13 +19,13 @@ _SHORT_SECONDS = 0.5
 
 
 def limits_between(lowest_watts: float, highest_watts: float, step_watts: float) -> list[float]:
-    """The limits to profile, from the highest downwards in equal steps; none is below the lowest."""
+    """Returns the limits to profile, from the highest downwards in equal steps; none is below the lowest."""
     count = int((highest_watts - lowest_watts) / step_watts + 1e-9) + 1
     return [highest_watts - number * step_watts for number in range(count)]
 
 
 def cost_per_step(spec: v1.JobSpec, sample: v1.PowerSample) -> float:
-    """The cost `(η·average power + (1−η)·P)·time per step`, in joules; P is the max power of all GPUs together."""
+    """Returns the cost `(η·average power + (1−η)·P)·time per step`, in joules; P is the max power of all GPUs."""
     return cost(spec, sample.time_seconds, sample.energy_joules) / sample.steps
 
 
@@ -197,7 +197,7 @@ class ComputedUsage:
 
     @classmethod
     def of(cls, steps: int, best: v1.PowerSample, highest: v1.PowerSample) -> ComputedUsage:
-        """The usage of this many steps, from the samples of the cheapest and the highest limit."""
+        """Returns the usage of this many steps, from the samples of the cheapest and the highest limit."""
 
         def usage(sample: v1.PowerSample) -> tuple[float, float, float | None]:
             share = steps / sample.steps

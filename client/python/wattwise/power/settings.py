@@ -32,7 +32,7 @@ _DEFAULTS = ProfileSettings()
 def profile_settings(
     step_watts: float | None, warmup_iters: int | None, measure_iters: int | None, observer_mode: bool | None
 ) -> ProfileSettings:
-    """The settings; for None, the value of the `WATTWISE_*` variable, or the default if that is unset or empty.
+    """Returns the settings; for None, the value of the `WATTWISE_*` variable, or the default if that is unset or empty.
 
     Raises:
         PowerProfileError: if one is invalid; the message names the argument or the variable.

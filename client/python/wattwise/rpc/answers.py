@@ -52,7 +52,7 @@ def require(holds: bool, fault: str) -> None:
 
 @contextmanager
 def naming(server: str, call: str) -> Iterator[None]:
-    """Within the block, the error of an invalid answer names the server and the call.
+    """Names the server and the call in the error of an invalid answer that the block raises.
 
     Raises:
         InvalidAnswerError: that of the block.
@@ -65,7 +65,7 @@ def naming(server: str, call: str) -> Iterator[None]:
 
 @contextmanager
 def shown_from(server: str) -> Iterator[None]:
-    """Within the block, values of an answer that cannot be shown, such as a missing list, are a fault of the server.
+    """Blames the server for values of an answer that the block cannot show, such as a missing list.
 
     Raises:
         InvalidAnswerError: with the place in this program, since the fault may be its own.

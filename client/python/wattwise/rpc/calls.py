@@ -30,7 +30,7 @@ from wattwise.rpc.backoff import Retries, check_seconds, pauses
 from wattwise.rpc.connection import CALL_ID, Connection, ServerLink, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.modes import Mode, call, listing, stream
-from wattwise.rpc.rows import AsyncRows, Row
+from wattwise.rpc.rows import AsyncRows, Row, frame_of
 from wattwise.rules import EndReason
 from wattwise.spec import job_message, with_flat_names
 
@@ -41,7 +41,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 def new_id() -> str:
-    """128 random bits that identify a call and its repetitions to the server."""
+    """Returns 128 random bits that identify a call and its repetitions to the server."""
     # Not from `uuid`, which takes as long to import as a call takes.
     return os.urandom(16).hex()
 
@@ -418,7 +418,7 @@ class Calls:
             with_summaries=with_summaries,
             page_size=page_size,
         )
-        return self._rows(v1.JobListing, request, timeout)
+        return self._rows(v1.JobListing, request, timeout, without="" if with_summaries else "summary")
 
     @listing
     def trials(
@@ -916,13 +916,14 @@ class Calls:
     def _token(self) -> BearerToken | None:
         return self._credentials.bearer_token(self.address)
 
-    def _rows(self, kind: type[Row], request: Message, timeout: float | None) -> AsyncRows[Row]:
+    def _rows(self, kind: type[Row], request: Message, timeout: float | None, *, without: str = "") -> AsyncRows[Row]:
         """Returns the rows of all pages of a list.
 
         Args:
             kind: the type of a row.
             request: the request of the first page.
             timeout: seconds for each page; None is the client's.
+            without: the field that no row has, because the request does not ask for it.
         """
 
         async def rows() -> AsyncGenerator[Row, None]:
@@ -932,7 +933,7 @@ class Calls:
                         for row in values:
                             yield row
 
-        return AsyncRows(kind, rows())
+        return AsyncRows(rows(), partial(frame_of, kind, without=without))
 
     async def _pages(self, request: Any, timeout: float | None) -> AsyncIterator[Any]:
         """Yields the pages of a list."""

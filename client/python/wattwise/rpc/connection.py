@@ -120,7 +120,7 @@ class ServerLink:
 
     @contextmanager
     def for_watch(self) -> Iterator[ServerLink]:
-        """Within the block, a link to the server is used whose channel has room for a stream."""
+        """Yields a link to the server whose channel has room for a stream."""
         link, watch = self, object()
         if len(self.watches) >= _WATCHES_BESIDE_CALLS:
             link = next((each for each in self._of_watches if len(each.watches) < _WATCHES), self)

@@ -198,7 +198,7 @@ def listing(
     function: Callable[Concatenate[Any, P], AsyncRows[Row]],
 ) -> Method[Callable[P, Rows[Row]], Callable[P, AsyncRows[Row]]]:
     """Makes a method of both clients from one that returns the rows of a list."""
-    return Method(function, lambda rows: Rows(rows.kind, _blocking(rows)))
+    return Method(function, lambda rows: Rows(_blocking(rows), rows.frame))
 
 
 def _blocking(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:

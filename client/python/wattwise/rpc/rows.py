@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = TypeVar("Row", bound=Message)
+Frame: TypeAlias = "Callable[[Sequence[Any]], pd.DataFrame]"
 
 
 class Rows(Iterator[Row]):
-    """The rows of a list; the next page is read when its first row is needed."""
+    """The rows of a list, to be read once; the next page is read when its first row is needed."""
 
-    def __init__(self, kind: type[Row], rows: Generator[Row, None, None]) -> None:
-        self._kind = kind
+    def __init__(self, rows: Generator[Row, None, None], frame: Frame) -> None:
         self._rows = rows
+        self._frame = frame
 
     def __next__(self) -> Row:
         return next(self._rows)
@@ -36,20 +37,24 @@ class Rows(Iterator[Row]):
         The columns have the names of the fields: "cost", and "newest.metric" for a field of a nested message. Times are
         in UTC, durations in seconds, and a value of an enum is a name such as "TARGET_REACHED". Unset fields are empty.
         Of fields that exclude each other, such as "job.spec.policy.gts" and the other policies, only those have columns
-        that are set in a row.
+        that are set in a row. A table without rows has the columns, too.
 
         Raises:
             ImportError: if pandas is not installed.
         """
-        return _frame(self._kind, list(self))
+        return self._frame(list(self))
 
 
 class AsyncRows(AsyncIterator[Row]):
-    """The rows of a list; the next page is read when its first row is needed."""
+    """The rows of a list, to be read once; the next page is read when its first row is needed.
 
-    def __init__(self, kind: type[Row], rows: AsyncGenerator[Row, None]) -> None:
-        self.kind = kind
+    Attributes:
+        frame: makes a table of rows.
+    """
+
+    def __init__(self, rows: AsyncGenerator[Row, None], frame: Frame) -> None:
         self._rows = rows
+        self.frame = frame
 
     async def __anext__(self) -> Row:
         return await anext(self._rows)
@@ -64,17 +69,27 @@ class AsyncRows(AsyncIterator[Row]):
         Raises:
             ImportError: if pandas is not installed.
         """
-        return _frame(self.kind, [row async for row in self])
+        return self.frame([row async for row in self])
 
 
-def _frame(kind: type[Row], rows: Sequence[Row]) -> pd.DataFrame:
+def frame_of(kind: type[Message], rows: Sequence[Message], *, without: str = "") -> pd.DataFrame:
+    """Returns a table.
+
+    Args:
+        kind: the type of a row.
+        rows: the rows.
+        without: the field of a row that has no columns.
+
+    Raises:
+        ImportError: if pandas is not installed.
+    """
     try:
         import pandas as pd  # noqa: PLC0415 - needed here only, and not installed with this package
     except ImportError as error:
         raise ImportError(f"to_frame() needs pandas: pip install pandas ({error})") from None
-    columns = list(_record(kind()))
-    records = [_record(row) for row in rows]
-    columns += dict.fromkeys(name for record in records for name in record if name not in columns)
+    empty, *records = (_record(row) for row in (kind(), *rows))
+    names = dict.fromkeys(name for record in (empty, *records) for name in record)
+    columns = [name for name in names if name.partition(".")[0] != without]
     return pd.DataFrame.from_records(records, columns=columns)
 
 
