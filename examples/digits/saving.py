@@ -19,13 +19,13 @@ class Usage:
 
     Attributes:
         costs: the cost of each recurrence.
-        unit: "J", with a mark for estimates.
+        mark: precedes energies and costs that are estimates.
     """
 
     costs: tuple[float, ...]
     energy: float
     time: float
-    unit: str
+    mark: str
 
     @property
     def recurrences(self) -> int:
@@ -48,7 +48,7 @@ def usage_of(launches: Sequence[DemoLaunch], first: int = 1) -> Usage:
         costs=tuple(costs.values()),
         energy=sum(launch.trial.newest.energy_joules for launch in counted),
         time=sum(launch.trial.newest.time_seconds for launch in counted),
-        unit=f"J{estimate_mark(*(launch.trial.monitor for launch in counted))}",
+        mark=estimate_mark(*(launch.trial.monitor for launch in counted)),
     )
 
 
@@ -61,10 +61,10 @@ def report(launches: Sequence[DemoLaunch], baseline: Sequence[DemoLaunch], monit
     size, runs = baseline[0].trial.batch_size, default.recurrences
     lowest, highest = min(default.costs), max(default.costs)
     yield f"The default batch size {size} had {runs} {'run' if runs == 1 else 'runs'}:"
-    yield f"  {_per_recurrence(default)}; a run cost {lowest:.1f} to {highest:.1f} {default.unit}"
+    yield f"  {_per_recurrence(default)}; a run cost {default.mark}{lowest:.1f} to {default.mark}{highest:.1f} J"
     total = usage_of(launches)
     yield f"Wattwise, all {total.recurrences} recurrences:"
-    yield f"  {_per_recurrence(total)}; {total.cost:.0f} {total.unit} in total"
+    yield f"  {_per_recurrence(total)}; {total.mark}{total.cost:.0f} J in total"
     if total.recurrences > SETTLED:
         settled = usage_of(launches, total.recurrences - SETTLED + 1)
         yield f"Wattwise, the last {SETTLED} recurrences:"
@@ -73,6 +73,6 @@ def report(launches: Sequence[DemoLaunch], baseline: Sequence[DemoLaunch], monit
 
 
 def _per_recurrence(usage: Usage) -> str:
-    n, unit = usage.recurrences, usage.unit
-    costs = f"cost {usage.cost / n:.1f} {unit}, energy {usage.energy / n:.1f} {unit}"
+    n, mark = usage.recurrences, usage.mark
+    costs = f"cost {mark}{usage.cost / n:.1f} J, energy {mark}{usage.energy / n:.1f} J"
     return f"{costs}, time {usage.time / n:.2f} s per recurrence"

@@ -84,10 +84,10 @@ class DemoTable:
 
 
 def _heading(job: v1.Job) -> str:
-    unit = f"J{estimate_mark(job.monitor, *job.other_monitors)}"
+    mark = estimate_mark(job.monitor, *job.other_monitors)
     best = "unknown"
     if job.HasField("best_known_cost"):
-        best = f"{job.best_known_cost:.1f} {unit} with batch size {job.best_known_batch_size}"
+        best = f"{mark}{job.best_known_cost:.1f} J with batch size {job.best_known_batch_size}"
     return f"{job.spec.job_id}: lowest expected cost of a model {best}"
 
 
@@ -99,7 +99,7 @@ def _cells(launch: DemoLaunch, recurrence: str, why: str) -> tuple[str, ...]:
         str(trial.id.trial_number),
         str(trial.batch_size),
         str(trial.newest.epoch),
-        f"{trial.cost:.1f} J{estimate_mark(trial.monitor)}",
+        f"{estimate_mark(trial.monitor)}{trial.cost:.1f} J",
         _OVER_BUDGET if over_budget else _ENDS.get(trial.end_reason, "failed"),
         why,
     )

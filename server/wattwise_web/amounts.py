@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.presentation import quantities
+from wattwise.presentation.quantities import age
 from wattwise.presentation.states import UNDECIDED, end_reason, trial_result
 
 if TYPE_CHECKING:
@@ -35,20 +36,13 @@ class Moment(NamedTuple):
 def moment(timestamp: Timestamp, *, is_ahead: bool = False) -> Moment:
     """Returns a time of the server, which is at most now even if the server's clock is ahead."""
     elapsed = quantities.seconds_since(timestamp)
-    text = f"in {_age(-elapsed)}" if is_ahead and elapsed < 0 else f"{_age(max(0.0, elapsed))} ago"
+    text = f"in {age(-elapsed)}" if is_ahead and elapsed < 0 else f"{age(elapsed)} ago"
     return Moment(text, quantities.moment(timestamp), quantities.exact_moment(timestamp))
 
 
 def minute(timestamp: Timestamp) -> str:
     """Returns a time to the minute."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{int(seconds)} s"
 
 
 class Badge(NamedTuple):

@@ -34,7 +34,7 @@ from wattwise.errors import (
     UnsupportedCallError,
     WattwiseError,
 )
-from wattwise.presentation.quantities import percent
+from wattwise.presentation.quantities import ESTIMATE_MARK, ESTIMATE_NOTE, MINUS, percent
 from wattwise.presentation.states import JobTrial
 from wattwise.presentation.trial_fields import CSV_HEADING, csv_row
 from wattwise.rpc.answers import shown_from
@@ -98,19 +98,22 @@ def templates() -> jinja2.Environment:
     # The server's texts are parts of log lines, too, and begin with a small letter.
     found.filters["percent"] = percent
     found.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
-    found.filters["commands"] = with_commands
+    found.filters["markup"] = markup
     found.filters["specification"] = specification
     found.filters["kind"] = lambda section: type(section).__name__
     return found
 
 
-_COMMAND = re.compile("`([^`]+)`")
+_CODE = re.compile("`([^`]+)`")
+_ESTIMATE = re.compile(rf"(?<!\S){ESTIMATE_MARK}(?=[{MINUS}\d])")
 
 
-def with_commands(text: str) -> Markup:
-    """Returns the text with what stands in backquotes as code."""
+def markup(text: str) -> Markup:
+    """Returns the text with the parts in backquotes as code, and with an explanation of the marks of estimates."""
+    explained = f'<abbr title="{ESTIMATE_NOTE}">{ESTIMATE_MARK}</abbr>'
     # Not Markup.sub, which escapes what is inserted, too.
-    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
+    found = _ESTIMATE.sub(explained, _CODE.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(found)  # noqa: S704 - it is escaped
 
 
 class Application:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
-from wattwise.presentation.quantities import duration, energy, joules, money, number
-from wattwise.presentation.sentences import main_quantity, shown_saving
-from wattwise.presentation.states import max_epochs, policy
+from wattwise.presentation.quantities import duration, energy, epochs, joules, marked
+from wattwise.presentation.sentences import main_quantity, shown_saving, why_no_figure
+from wattwise.presentation.states import mark_of, policy, target_text
 from wattwise.spec import gpus_text, max_power_watts
 
 from wattwise_web.amounts import UNKNOWN
@@ -22,26 +22,27 @@ def compared(pairs: Sequence[tuple[v1.Job, v1.JobStatistics]], factors: v1.Facto
 
 def _figures(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> dict[str, str]:
     spec, spent, each = job.spec, statistics.spent, statistics.spent_per_delivery
-    deliveries, cost = statistics.num_deliveries, statistics.savings.cost
-    quantity = main_quantity(statistics.savings, factors)
+    deliveries, cost, mark = statistics.num_deliveries, statistics.savings.cost, mark_of(job)
+    quantity, text = main_quantity(statistics.savings, factors, mark), marked(joules, mark)
+    saved = (*shown_saving(quantity.saving, quantity.text), why_no_figure(quantity.saving))
     paid = {}
     if quantity.name == "money":
-        paid = {"money per delivery so far": money(each.money, factors.currency) if deliveries else UNKNOWN}
+        paid = {"money per delivery so far": quantity.text(each.money) if deliveries else UNKNOWN}
     return {
         "used now": str(job.batch_size_in_use) if job.HasField("batch_size_in_use") else UNKNOWN,
         "default": str(spec.default_batch_size),
-        "cost of a model now": joules(cost.in_use) if cost.HasField("in_use") else UNKNOWN,
-        "cost of a model with the default": joules(cost.with_default) if cost.HasField("with_default") else UNKNOWN,
+        "cost of a model now": text(cost.in_use) if cost.HasField("in_use") else UNKNOWN,
+        "cost of a model with the default": text(cost.with_default) if cost.HasField("with_default") else UNKNOWN,
         "trials": f"{job.num_trials:,}",
         "deliveries": f"{deliveries:,}",
-        "cost per delivery so far": joules(each.cost) if deliveries else UNKNOWN,
+        "cost per delivery so far": text(each.cost) if deliveries else UNKNOWN,
         **paid,
-        "energy so far": energy(spent.energy_joules) if spent.HasField("energy_joules") else UNKNOWN,
+        "energy so far": marked(energy, mark)(spent.energy_joules) if spent.HasField("energy_joules") else UNKNOWN,
         "time so far": duration(spent.time_seconds),
-        "saved at least, or lost": next(filter(None, shown_saving(quantity.saving, quantity.text)), "not shown yet"),
-        "mean epochs of a delivery": number(statistics.mean_epochs) if statistics.HasField("mean_epochs") else UNKNOWN,
+        "saved at least, or lost": next(filter(None, saved)),
+        "mean epochs of a delivery": epochs(statistics.mean_epochs) if statistics.HasField("mean_epochs") else UNKNOWN,
         "policy": policy(spec),
-        "target": f"{spec.target.value:g} within {max_epochs(spec)}",
+        "target": target_text(spec),
         "η": f"{spec.eta_knob:g}",
         "GPUs": gpus_text(spec),
         "monitor": monitor_text(job.monitor) or UNKNOWN,

@@ -15,9 +15,10 @@ from wattwise.presentation.facts import (
     trial_reasons,
     trial_warnings,
 )
+from wattwise.presentation.quantities import estimate_mark
 from wattwise.presentation.savings import NO_FACTORS, factors_text
 from wattwise.presentation.sentences import answer, number_of
-from wattwise.presentation.states import event_kind, job_state
+from wattwise.presentation.states import event_kind, job_state, mark_of
 from wattwise.spec import enum_name
 
 from wattwise_web import amounts, charts, sections
@@ -127,6 +128,7 @@ def job(info: v1.GetServerInfoResponse, answers: JobAnswers) -> Page:
                 charts.model_by_month(statistics, factors),
                 charts.epochs(job, statistics),
                 charts.power(job, details, profiles),
+                estimated=[job_id] if mark_of(job) else (),
                 compare=job_id,
             ),
             Beside(
@@ -223,7 +225,11 @@ def pair(
             PairSearch(first, second),
             *(Paragraph(note, "advice") for note in incomparable(one, other)),
             Pair((first, second), compared([(job, of.statistics) for job, of in pairs], info.factors)),
-            sections.charts_of(charts.cost_per_delivery(pairs), *costs),
+            sections.charts_of(
+                charts.cost_per_delivery(pairs),
+                *costs,
+                estimated=[each.spec.job_id for each in (one, other) if mark_of(each)],
+            ),
         ],
     )
 
@@ -256,7 +262,9 @@ def trial(
             Warnings(warnings) if warnings else None,
             Facts("", trial_reasons(trial), "why"),
             sections.charts_of(
-                charts.curves(job.spec, [curve], of_job=False), charts.power(job, known.details, profiles)
+                charts.curves(job.spec, [curve], of_job=False),
+                charts.power(job, known.details, profiles),
+                estimated=[f"trial {number}"] if estimate_mark(trial.monitor) else (),
             ),
             Beside("columns", [Facts("Facts", trial_facts(job, trial)), sections.labels(trial, address)]),
         ],

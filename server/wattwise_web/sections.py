@@ -13,24 +13,36 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from wattwise import v1
-from wattwise.monitor.kind import EnergyQuality, energy_quality
 from wattwise.presentation.facts import Fact
-from wattwise.presentation.quantities import duration, energy, energy_of, joules, metric, percent
+from wattwise.presentation.quantities import (
+    ESTIMATE_NOTE,
+    duration,
+    energy,
+    energy_of,
+    estimate_mark,
+    joules,
+    marked,
+    metric,
+    percent,
+)
 from wattwise.presentation.savings import Amount, amounts_of, factors_text, savings_facts
 from wattwise.presentation.sentences import (
     Answer,
+    Quantity,
     Total,
     change_now,
     main_quantity,
     number_of,
     since_trial,
     total_answer,
+    why_no_figure,
 )
 from wattwise.presentation.states import (
     batch_size_in_use,
     event_kind,
     has_stages,
     listed_state,
+    mark_of,
     policy,
     stage,
     uncounted,
@@ -119,9 +131,10 @@ class SetByPeople:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts, and a link that compares a job with another one unless `compare` is empty."""
+    """Charts, a note about them, and a link that compares a job with another one unless `compare` is empty."""
 
     charts: Sequence[Chart]
+    note: str = ""
     compare: str = ""
 
     @property
@@ -174,8 +187,6 @@ class TrialRow:
     time: str
     energy: str
     cost: str
-    estimated: bool
-    """Whether the energy is an estimate, wholly or in part."""
     computed: bool
     """Whether the cost is computed for another power limit than the trial's."""
     started: Moment | None
@@ -276,7 +287,6 @@ class JobRow:
     saved: Saved
     since: str
     """The first trial that the claim compares; empty for all trials."""
-    estimated: bool
     activity: Moment
     """The registration if there was no activity since."""
     active: bool
@@ -429,27 +439,22 @@ def job_sentence(found: Answer, running: int) -> Paragraph:
     return Paragraph(" ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs))), "sentence")
 
 
-_LEADS = {
-    "saving": "Saved at least",
-    "loss": "Lost about",
-    "exploring": "Exploring",
-    "uncertain": "Not certain yet",
-    "none": "No comparison yet",
-}
+_LEADS = {"saving": "saved at least", "loss": "lost about"}
 
 
 def savings_card(
     job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors, found: Answer
 ) -> SavingsCard:
     """Returns the savings of one job."""
-    _, saving, text = main_quantity(statistics.savings, factors)
+    mark = mark_of(job)
+    _, saving, text = main_quantity(statistics.savings, factors, mark)
     figure = {"saving": saving.at_least, "loss": saving.lost}.get(found.kind)
     return SavingsCard(
         kind=found.kind,
-        lead=_LEADS[found.kind],
+        lead=_LEADS.get(found.kind) or why_no_figure(saving),
         figure="" if figure is None else text(figure),
         advice=[*filter(None, (found.settle, *statistics.advice))],
-        amounts=amounts_of(statistics.savings, factors) if statistics.num_trials else [],
+        amounts=amounts_of(statistics.savings, factors, mark) if statistics.num_trials else [],
         facts=[*savings_facts(job, details, statistics, factors)],
         confidence=f"{saving.confidence:.0%}",
     )
@@ -464,10 +469,17 @@ def next_launch(job: v1.Job, choices: Sequence[v1.PreviewedChoice], running: v1.
     return NextLaunch(job.spec.job_id, chooser, choices[:_SHOWN_CHOICES], rows, running.total_size - len(rows))
 
 
-def charts_of(*found: Chart | None, compare: str = "") -> Charts | None:
-    """Returns the charts with something to show; None without any."""
+def charts_of(*found: Chart | None, estimated: Sequence[str] = (), compare: str = "") -> Charts | None:
+    """Returns the charts with something to show; None without any.
+
+    Args:
+        found: the charts; None for one with nothing to show.
+        estimated: the jobs, or the trial, whose energies are estimates.
+        compare: the job that a link compares with another one; empty for no link.
+    """
     shown = [chart for chart in found if chart is not None]
-    return Charts(shown, compare) if shown else None
+    note = f"The energies and costs of {' and '.join(estimated)} are {ESTIMATE_NOTE}." if estimated else ""
+    return Charts(shown, note, compare) if shown else None
 
 
 def event_rows(events: Sequence[v1.Event]) -> list[EventRow]:
@@ -488,7 +500,7 @@ def event_rows(events: Sequence[v1.Event]) -> list[EventRow]:
 def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
     """Returns a trial as a row of a list; without its job it is not known whether it counts."""
     has_cost, reported = trial.HasField("cost"), trial.newest.HasField("report_time")
-    energy_joules = energy_of(trial.newest)
+    energy_joules, mark = energy_of(trial.newest), estimate_mark(trial.monitor)
     why = uncounted(job, trial) if job is not None else ""
     return TrialRow(
         job=trial.id.job_id,
@@ -499,9 +511,8 @@ def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
         epochs=trial.newest.epoch,
         metric=metric(trial.newest.metric) if trial.HasField("newest") else amounts.UNKNOWN,
         time=duration(trial.newest.time_seconds) if has_cost else amounts.UNKNOWN,
-        energy=amounts.UNKNOWN if energy_joules is None else energy(energy_joules),
-        cost=joules(trial.cost) if has_cost else amounts.UNKNOWN,
-        estimated=energy_quality(trial.monitor) is not EnergyQuality.MEASURED,
+        energy=amounts.UNKNOWN if energy_joules is None else marked(energy, mark)(energy_joules),
+        cost=marked(joules, mark)(trial.cost) if has_cost else amounts.UNKNOWN,
         computed=trial.newest.HasField("computed"),
         started=amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
         reported=amounts.moment(trial.newest.report_time) if reported else None,
@@ -523,7 +534,7 @@ def labels(trial: v1.Trial, server: str) -> Labels:
 def totals(found: v1.Totals, factors: v1.Factors) -> Totals:
     """Returns the totals of all jobs."""
     measured = found.spent.HasField("energy_joules")
-    time, quantity = duration(found.spent.time_seconds), main_quantity(found.savings, factors)
+    time, quantity = duration(found.spent.time_seconds), main_quantity(found.savings, factors, mark="")
     paid = quantity.text(found.spent.money) if quantity.name == "money" else ""
     return Totals(
         running=found.num_running_trials,
@@ -542,7 +553,8 @@ def totals(found: v1.Totals, factors: v1.Factors) -> Totals:
 def job_row(listing: v1.JobListing, factors: v1.Factors) -> JobRow:
     """Returns a job as a row of a list."""
     job, summary = listing.job, listing.summary
-    quantity, has_activity = main_quantity(summary.savings, factors), summary.HasField("last_activity_time")
+    has_activity = summary.HasField("last_activity_time")
+    quantity = main_quantity(summary.savings, factors, mark_of(job))
     saving = quantity.saving
     return JobRow(
         id=job.spec.job_id,
@@ -554,32 +566,24 @@ def job_row(listing: v1.JobListing, factors: v1.Factors) -> JobRow:
         running=summary.num_running_trials,
         trials=job.num_trials,
         deliveries=summary.num_deliveries,
-        saved=_saved(summary.savings, factors),
+        saved=_saved(summary.savings, quantity),
         since=since_trial(summary.savings).strip(),
-        estimated=energy_quality(job.monitor) is not EnergyQuality.MEASURED,
         activity=amounts.moment(summary.last_activity_time if has_activity else job.create_time),
         active=has_activity,
     )
 
 
-def _saved(savings: v1.Savings, factors: v1.Factors) -> Saved:
-    quantity = main_quantity(savings, factors)
+def _saved(savings: v1.Savings, quantity: Quantity) -> Saved:
     saving = quantity.saving
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
             return Saved(percent(saving.at_least_share), "gain", quantity.text(saving.at_least))
         case v1.SAVINGS_VERDICT_LOSS:
             return Saved(f"+{percent(saving.lost_share)}", "loss", "costs more")
-        case v1.SAVINGS_VERDICT_EXPLORING:
-            return Saved("exploring")
-        case v1.SAVINGS_VERDICT_UNCERTAIN:
-            return Saved("not certain")
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             missing = savings.min_baseline_trials - savings.num_baseline_trials
-            needs = f"needs {number_of(missing, 'run')} of the default"
-            return Saved(amounts.UNKNOWN, amount=needs)
-        case _:
-            return Saved(amounts.UNKNOWN)
+            return Saved(why_no_figure(saving), amount=f"needs {number_of(missing, 'run')} of the default")
+    return Saved(why_no_figure(saving))
 
 
 def web_url(text: str) -> str:

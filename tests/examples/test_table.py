@@ -48,7 +48,7 @@ def test_plain_line() -> None:
 def test_estimated_cost_is_marked() -> None:
     """An estimated cost is marked, a measured one is not."""
     end = v1.END_REASON_TARGET_REACHED
-    assert "cost 20.0 J (estimate)," in shown(end, target_reached=True, kind="estimate")
+    assert "cost ~20.0 J," in shown(end, target_reached=True, kind="estimate")
     assert "cost 20.0 J," in shown(end, target_reached=True, kind="nvml")
 
 

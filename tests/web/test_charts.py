@@ -136,7 +136,7 @@ def test_long_intervals_leave_room_for_others(grpc_server: LiveServer, own_web: 
     ranges, arrows = spec["datasets"].values()
     assert [row["x"] in {arrow["x"] for arrow in arrows} for row in ranges] == [end > 2 * max(near) for end in ends]
     assert all(row["h"] < top for row in ranges)
-    assert "A grey arrow: it goes on above the chart" in text_of(page)
+    assert "A grey arrow marks an interval that goes on above the chart" in text_of(page)
     assert [row["batch size"] for row in rows_of(page, "arms")] == list(map(str, sizes))
 
 

@@ -108,7 +108,7 @@ def test_the_cheapest_batch_size_has_its_expected_cost(
     assert state.expected_cost > 2 * known.job.min_cost == 20.0
     expected = joules(state.expected_cost)
     assert facts_of(job_page(own_web, lucky.job_id))["Cheapest so far"].startswith(
-        f"batch size 8: {expected} per model expected"
+        f"batch size 8: expected cost {expected} per model"
     )
 
 
@@ -365,7 +365,7 @@ def test_the_glossary_is_that_of_the_docs(own_web: httpx.Client) -> None:
     assert re.findall(r'<dt id="[^"]*">(.*?)</dt>', page.text) == terms
     assert {"launch", "trial", "delivery"} <= set(terms)
     assert "A trial that reached its target" in text_of(page)
-    assert "each time is an attempt, with a trial" in text_of(page)
+    assert "Each time is an attempt and has a trial" in text_of(page)
     assert not set("*`[]") & set(text_of(page))
     assert '<a href="/glossary">Glossary</a>' in own_web.get("/").text
 

@@ -39,7 +39,7 @@ def test_unmeasured_energy_has_no_money(tmp_path: Path) -> None:
     with LiveServer(tmp_path) as server, Client(server.start(*FACTORS)) as client:
         factors = client.get_server_info().factors
         job_id = job(server, "time", [None] * 6, [None] * 4, eta_knob=0.0)
-        rows = amounts_of(client.get_job_statistics(job_id).savings, factors)
+        rows = amounts_of(client.get_job_statistics(job_id).savings, factors, mark="")
         total = total_answer(client.get_totals(), factors)
     assert [(row.name, row.spent == "not measured") for row in rows] == [
         ("cost", False),
@@ -94,6 +94,6 @@ def test_only_losing_quantities_have_rows_of_a_loss(tmp_path: Path) -> None:
         found = {name: client.get_job_statistics(name).savings for name in (lost, uncertain)}
     assert found[uncertain].cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     assert found[uncertain].cost.lost > 0
-    rows = {name: amounts_of(each, v1.Factors()) for name, each in found.items()}
+    rows = {name: amounts_of(each, v1.Factors(), mark="") for name, each in found.items()}
     assert [row.name for row in rows[lost] if row.loses] == ["cost", "energy"]
-    assert [row for row in rows[uncertain] if row.loses or row.at_least != "not certain" or row.estimate] == []
+    assert [row for row in rows[uncertain] if row.loses or row.at_least != "not certain yet" or row.estimate] == []

@@ -29,8 +29,6 @@ from wattwise_web.charts.marks import (
 from wattwise_web.charts.vega import specification
 from wattwise_web.sections import Charts, Facts, Head, Page, Paragraph, Section, Trials
 
-from tests.web.test_pages import DASH
-
 
 def rendered(*found: Section | None, standalone: bool = False) -> str:
     """The middle of a page of these sections."""
@@ -109,8 +107,8 @@ def test_only_pages_with_charts_need_the_scripts_that_draw() -> None:
     [
         (v1.SAVINGS_VERDICT_SAVING, ("44%", "gain", "1.00 kJ")),
         (v1.SAVINGS_VERDICT_LOSS, ("+7%", "loss", "costs more")),
-        (v1.SAVINGS_VERDICT_UNCERTAIN, ("not certain", "none", "")),
-        (v1.SAVINGS_VERDICT_NO_BASELINE, (DASH, "none", "needs 2 runs of the default")),
+        (v1.SAVINGS_VERDICT_UNCERTAIN, ("not certain yet", "none", "")),
+        (v1.SAVINGS_VERDICT_NO_BASELINE, ("no comparison yet", "none", "needs 2 runs of the default")),
     ],
 )
 def test_a_row_says_what_a_job_saved(verdict: v1.SavingsVerdict.ValueType, text: tuple[str, str, str]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import PLUS_MINUS, energy, joules, number, percent, step_energy, step_time
+from wattwise.presentation import quantities
+from wattwise.presentation.quantities import PLUS_MINUS, energy, joules, percent, step_energy, step_time
 from wattwise.presentation.sentences import has_prices, mean_money
-from wattwise.presentation.states import may_be_chosen, status_name
+from wattwise.presentation.states import BatchSize, batch_sizes, may_be_chosen, status_name
 
-from wattwise_web.amounts import JOULES
+from wattwise_web.amounts import JOULES, UNKNOWN
 from wattwise_web.charts.marks import (
     Cell,
     Chart,
@@ -32,14 +31,6 @@ from wattwise_web.charts.marks import (
     batch_palette,
     page,
 )
-
-
-class Belief(NamedTuple):
-    """The expected cost of a model with a batch size, and its standard deviation, in joules; None if unknown."""
-
-    mean: float | None = None
-    deviation: float | None = None
-
 
 _FAR = 10
 """A batch size whose expected cost is that many times the least one need not fit into the chart."""
@@ -69,18 +60,12 @@ def expected_costs(
         statistics: its figures.
         factors: the operator's factors.
     """
-    states = details.batch_size_states
+    sizes = batch_sizes(details, statistics)
     chances = {choice.batch_size: choice.probability for choice in preview}
-    known = {state.batch_size: _belief(state) for state in states}
-    means = [belief.mean for belief in known.values() if belief.mean is not None]
-    if not means and not job.num_trials and all(may_be_chosen(state) and not state.pinned for state in states):
+    known = [each for each in sizes if each.expected_cost is not None]
+    if not known and not job.num_trials and all(may_be_chosen(each.state) and not each.state.pinned for each in sizes):
         return None
-    trials = {each.batch_size: each for each in statistics.trials}
-    rows = []
-    for state in states:
-        chance = chances.get(state.batch_size, 0.0)
-        of_size = trials.get(state.batch_size, v1.TrialStatistics())
-        rows.append(_belief_row(job, state, known[state.batch_size], chance, trials=of_size, factors=factors))
+    rows = [_belief_row(job, each, chances.get(each.state.batch_size, 0.0), factors) for each in sizes]
     columns = (
         "batch size",
         "state",
@@ -92,47 +77,43 @@ def expected_costs(
         "why",
     )
     name, title = "arms", "Expected cost by batch size"
-    if not means:
+    if not known:
         return Chart(name, title, columns, rows)
-    ceiling = _ceiling(means, known)
-    points = [
-        _belief_point(state, known[state.batch_size], chances.get(state.batch_size, 0.0), ceiling)
-        for state in states
-        if known[state.batch_size].mean is not None
-    ]
+    ceiling = _ceiling(known)
+    points = [_belief_point(each, chances.get(each.state.batch_size, 0.0), ceiling) for each in known]
     tips = (Tip("batch size", Source.X), Tip("expected cost"), Tip("state"), Tip("chance of being next"))
-    marks: list[Mark] = [Dots(points, tips), Labels(_chances(chances, points, len(states)))]
-    above = {str(size) for size, belief in known.items() if belief.mean is not None and _top(belief) > ceiling}
+    marks: list[Mark] = [Dots(points, tips), Labels(_chances(chances, points, len(sizes)))]
+    above = {str(each.state.batch_size) for each in known if _top(each) > ceiling}
     caption = (
-        f"What a model is expected to cost with each batch size, failures included; {PLUS_MINUS} The percentage is the "
-        "chance of being next; a hollow symbol is a batch size that may not be chosen now."
+        "The expected cost of a model with each batch size, failures included. "
+        f"{PLUS_MINUS} The percentage is the chance of being next. A hollow symbol is a batch size that may not be "
+        "chosen now."
     )
     if above:
         arrows = [
             point._replace(y=point.high, look=Look.ARROW, low=None, high=None) for point in points if point.x in above
         ]
         marks.append(Dots(arrows, tips, size=34))
-        caption += " A grey arrow: it goes on above the chart; the table has all values."
+        caption += " A grey arrow marks an interval that goes on above the chart; the table has all values."
     x, y = batch_axis(job.spec.batch_sizes), amount_axis("expected cost", (), high=_HEADROOM * ceiling)
     return Chart(name, title, columns, rows, Drawing(x, y, marks, batch_palette(job.spec.batch_sizes)), caption)
 
 
-def _belief(state: v1.BatchSizeState) -> Belief:
-    if not (state.HasField("expected_cost") and math.isfinite(state.expected_cost)):
-        return Belief()
-    known = state.HasField("expected_cost_deviation") and math.isfinite(state.expected_cost_deviation)
-    return Belief(state.expected_cost, state.expected_cost_deviation if known else None)
+def _interval(size: BatchSize) -> tuple[float, float]:
+    """Returns the expected cost and its standard deviation, which are 0 where they are not known."""
+    return size.expected_cost or 0.0, size.deviation or 0.0
 
 
-def _top(belief: Belief) -> float:
-    """Returns the upper end of the range of a known expected cost."""
-    return (belief.mean or 0.0) + (belief.deviation or 0.0)
+def _top(size: BatchSize) -> float:
+    """Returns the upper end of the interval of an expected cost."""
+    return sum(_interval(size))
 
 
-def _ceiling(means: Sequence[float], known: Mapping[int, Belief]) -> float:
-    """Returns where ranges are cut off, so that long or far too expensive ones leave room for others."""
+def _ceiling(known: Sequence[BatchSize]) -> float:
+    """Returns where intervals are cut off, so that long or far too expensive ones leave room for others."""
+    means = [_interval(each)[0] for each in known]
     highest = max(mean for mean in means if mean <= _FAR * max(0.0, min(means)) or mean == min(means))
-    return min(max(_top(belief) for belief in known.values() if belief.mean is not None), _LONG * highest) or 1.0
+    return min(max(map(_top, known)), _LONG * highest) or 1.0
 
 
 def _chances(chances: Mapping[int, float], points: Sequence[Point], num_sizes: int) -> list[Label]:
@@ -142,37 +123,29 @@ def _chances(chances: Mapping[int, float], points: Sequence[Point], num_sizes: i
     return [Label(str(size), percent(chances[size])) for size in likely if chances.get(size)]
 
 
-def _belief_row(
-    job: v1.Job,
-    state: v1.BatchSizeState,
-    belief: Belief,
-    chance: float,
-    *,
-    trials: v1.TrialStatistics,
-    factors: v1.Factors,
-) -> tuple[Cell, ...]:
-    size = state.batch_size
+def _belief_row(job: v1.Job, size: BatchSize, chance: float, factors: v1.Factors) -> tuple[Cell, ...]:
+    state, trials = size.state, size.trials
     return (
-        Link(str(size), page("job/trials", id=job.spec.job_id, batch=size)),
+        Link(str(state.batch_size), page("job/trials", id=job.spec.job_id, batch=state.batch_size)),
         status_name(state),
-        "–" if belief.mean is None else joules(belief.mean),
-        "–" if belief.deviation is None else f"± {joules(belief.deviation)}",
-        *((mean_money(trials, factors) or "–",) if has_prices(factors) else ()),
+        UNKNOWN if size.expected_cost is None else joules(size.expected_cost),
+        UNKNOWN if size.deviation is None else f"± {joules(size.deviation)}",
+        *((mean_money(trials, factors, mark="") or UNKNOWN,) if has_prices(factors) else ()),
         percent(chance),
         f"{trials.num_deliveries} / {trials.num_missed} / {state.num_failed}",
         state.reason,
     )
 
 
-def _belief_point(state: v1.BatchSizeState, belief: Belief, chance: float, ceiling: float) -> Point:
-    """Returns an expected cost with its range, both cut off at the ceiling."""
-    mean, spread = belief.mean or 0.0, belief.deviation or 0.0
+def _belief_point(size: BatchSize, chance: float, ceiling: float) -> Point:
+    """Returns an expected cost with its interval, both cut off at the ceiling."""
+    state, (mean, spread) = size.state, _interval(size)
     look = Look.FILLED if state.pinned or may_be_chosen(state) else Look.HOLLOW
-    size = str(state.batch_size)
+    name = str(state.batch_size)
     return Point(
-        size,
+        name,
         min(mean, ceiling),
-        size,
+        name,
         Look.HIDDEN if mean > ceiling else look,
         min(max(0.0, mean - spread), ceiling),
         min(mean + spread, ceiling),
@@ -190,8 +163,8 @@ def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart | None:
     labels: list[Label] = []
     for each in known:
         size, least, most = str(each.batch_size), each.least_epochs, each.most_epochs
-        per_epoch = energy(each.mean_epoch_energy_joules) if each.HasField("mean_epoch_energy_joules") else "–"
-        texts = (number(each.mean_epochs), f"{least:,} to {most:,}", per_epoch)
+        per_epoch = energy(each.mean_epoch_energy_joules) if each.HasField("mean_epoch_energy_joules") else UNKNOWN
+        texts = (quantities.epochs(each.mean_epochs), f"{least:,} to {most:,}", per_epoch)
         link = Link(size, page("job/trials", id=job.spec.job_id, batch=size, result="reached"))
         rows.append((link, f"{each.num_deliveries:,}", *texts))
         points.append(Point(size, each.mean_epochs, size, low=least, high=most, texts=texts))
@@ -227,7 +200,7 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
         texts = (
             f"{watts:g} W",
             step_time(seconds),
-            "–" if measured_joules is None else joules(measured_joules),
+            UNKNOWN if measured_joules is None else joules(measured_joules),
             joules(limit.cost_per_step),
         )
         size, trial = str(profile.batch_size), str(profile.trial_number)

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.presentation.quantities import energy_of, joules, metric
+from wattwise.presentation.states import direction
 
+from wattwise_web.amounts import UNKNOWN
 from wattwise_web.charts.marks import (
     MOST_ROWS,
     Amounts,
@@ -89,7 +91,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
             str(curve.batch_size),
             str(each.epoch),
             metric(each.metric),
-            "–" if (energy := energy_of(each)) is None else joules(energy),
+            UNKNOWN if (energy := energy_of(each)) is None else joules(energy),
         )
         for curve in shown
         for each in reversed(curve.measurements)
@@ -117,7 +119,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
         marks,
         batch_palette(spec.batch_sizes, {curve.batch_size for curve in found} if of_job else ()),
     )
-    target = f"the dashed line is the target, {spec.target.value:g}."
+    target = f"the dashed line is the target: {direction(spec)} {spec.target.value:g}."
     which = "of the newest ended trial of each batch size, and thicker of running trials"
     return replace(
         chart,

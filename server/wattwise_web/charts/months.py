@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattwise import v1
 from wattwise.presentation.sentences import main_quantity, month_name
 
-from wattwise_web.amounts import JOULES
+from wattwise_web.amounts import JOULES, UNKNOWN
 from wattwise_web.charts.marks import Bars, Chart, Drawing, Names, Point, Source, Tip, amount_axis
 
 _LEAST_MONTHS = 2
@@ -14,14 +14,14 @@ _LEAST_MONTHS = 2
 
 def model_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> Chart | None:
     """Returns what all trials of a month took, by its deliveries: in money where that is known, else in cost."""
-    quantity = main_quantity(statistics.savings, factors)
+    quantity = main_quantity(statistics.savings, factors, mark="")
     if len(statistics.months) < _LEAST_MONTHS:
         return None
     points, rows = [], []
     for month in statistics.months:
         each = quantity.of(month.spent_per_delivery) if month.num_deliveries else None
         name, spent = month_name(month), quantity.text(quantity.of(month.spent))
-        text = "–" if each is None else quantity.text(each)
+        text = UNKNOWN if each is None else quantity.text(each)
         rows.append((name, f"{month.num_deliveries:,}", text, spent))
         if each is not None:
             points.append(Point(name, each, texts=(text, spent)))

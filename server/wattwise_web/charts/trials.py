@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import joules, number
+from wattwise.presentation.quantities import epochs, joules
 from wattwise.presentation.states import end_reason, trial_result
 
-from wattwise_web.amounts import minute
+from wattwise_web.amounts import UNKNOWN, minute
 from wattwise_web.charts.marks import (
     GOOD,
     MOST_ROWS,
@@ -123,7 +123,7 @@ def _point(bucket: v1.TrialBucket, *, single: bool, explained: bool) -> Point:
         look = Look.FAILED
     else:
         look = Look.FILLED if bucket.num_deliveries else Look.HOLLOW
-    result, mean = _result(bucket, single=single), _epochs(bucket)
+    result, mean = _result(bucket, single=single), epochs(bucket.mean_epochs)
     date = bucket.last_end_time.seconds if bucket.HasField("last_end_time") else None
     if single:
         texts = (result, mean, bucket.reason if explained else "")
@@ -166,11 +166,6 @@ def _result(bucket: v1.TrialBucket, *, single: bool) -> str:
     else:
         word = f"{bucket.num_deliveries} of {bucket.num_trials} delivered"
     return f"{word}, excluded" if bucket.excluded else word
-
-
-def _epochs(bucket: v1.TrialBucket) -> str:
-    mean = bucket.mean_epochs
-    return f"{mean:,.0f}" if mean.is_integer() else number(mean)
 
 
 def _lines(job: v1.Job, statistics: v1.JobStatistics, bound: float | None) -> list[Rule]:
@@ -224,11 +219,11 @@ def _caption(details: v1.JobDetails, looks: set[Look], *, single: bool) -> str:
 
 def _row(job_id: str, bucket: v1.TrialBucket, *, single: bool) -> tuple[Cell, ...]:
     size, median = str(bucket.batch_size), joules(bucket.median_cost)
-    when = minute(bucket.last_end_time) if bucket.HasField("last_end_time") else "–"
-    tail = (_result(bucket, single=single), _epochs(bucket), when)
+    when = minute(bucket.last_end_time) if bucket.HasField("last_end_time") else UNKNOWN
+    tail = (_result(bucket, single=single), epochs(bucket.mean_epochs), when)
     if single:
         link = Link(str(bucket.first_trial), page("trial", job=job_id, number=bucket.first_trial))
-        return link, size, median, *tail, bucket.reason or "–"
+        return link, size, median, *tail, bucket.reason or UNKNOWN
     ends = f"{joules(bucket.least_cost)} to {joules(bucket.most_cost)}"
     href = page("job/trials", id=job_id, batch=size, **{"from": bucket.last_trial})
     return Link(f"{bucket.first_trial}–{bucket.last_trial}", href), size, median, ends, *tail
@@ -288,7 +283,7 @@ def _saved(point: v1.SavingsPoint, date: int | None) -> Point:
 
 
 def _at_least(point: v1.SavingsPoint) -> str:
-    return joules(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else "–"
+    return joules(point.saved_cost_at_least) if point.HasField("saved_cost_at_least") else UNKNOWN
 
 
 def cost_per_delivery(found: Sequence[tuple[v1.Job, History]]) -> Chart | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from wattwise import v1
 from wattwise.driver.command import savings_claim
-from wattwise.presentation.sentences import spent_per_model
+from wattwise.presentation.sentences import main_quantity, spent_per_model
 from wattwise.rpc.credentials import Credentials
 from wattwise_server.usecases.changes import SHOWN_TRIALS
 
@@ -95,7 +95,9 @@ def test_a_claim_says_from_which_trial_it_compares(ask: Ask, changed: Recurring,
     assert row(shown, "since")[1].startswith(f"trial {change.since_trial}: {number} of {36 + number} deliveries, for ")
     figures = changed.figures
     assert row(shown, "deliveries")[1] == f"{36 + number} of {36 + number} trials reached the target"
-    assert spent_per_model(figures, v1.Factors()).startswith(f"{36 + number} deliveries for ")
+    assert spent_per_model(figures, main_quantity(figures.savings, v1.Factors(), mark="")).startswith(
+        f"{36 + number} deliveries for "
+    )
     assert f"{figures.savings.cost.spent / 1000:.2f} kJ" == row(shown, "cost")[-1]
 
 

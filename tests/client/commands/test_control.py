@@ -424,5 +424,5 @@ def test_computed_costs_are_marked(ask: Ask, trainer: Trainer) -> None:
     )
     trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
     shown = ask("jobs", "trials", trainer.job_id)
-    assert row(shown, "1")[9:11] == ["100 J", "80.0 J"]
-    assert any(line.startswith("Costs are computed for the cheapest power limit") for line in shown.splitlines())
+    assert row(shown, "1")[9:11] == ["100 J", "*80.0 J"]
+    assert any(line.startswith("* marks costs computed for the cheapest power limit") for line in shown.splitlines())

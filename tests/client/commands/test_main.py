@@ -154,7 +154,7 @@ def test_light_install_refuses_what_is_missing() -> None:
 
 
 def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job's line in a pipe has its state, batch size, surviving ones, lowest cost, when it began, and its stage."""
+    """A job's line in a pipe has its state, batch size, surviving ones, cost, when it began, and its stage."""
     trainer = Trainer(stub)
     trial = trainer.next()
     trainer.report(trial, 1_000, metric=0.1, time=100.0)
@@ -166,11 +166,11 @@ def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """--prefix selects jobs, and --json prints one array, oldest first."""
+    """--prefix selects jobs, and --json prints one array, the newest activity first."""
     for job_id in ("mine-2", "mine-1", "other"):
         stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:4])))
     jobs = json.loads(ask("jobs", "list", "--prefix", "mine", "--json"))
-    assert [row["job"]["spec"]["job_id"] for row in jobs] == ["mine-2", "mine-1"]
+    assert [row["job"]["spec"]["job_id"] for row in jobs] == ["mine-1", "mine-2"]
 
 
 def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -179,7 +179,7 @@ def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     for job_id in ids:
         stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix="many")))
     jobs = json.loads(ask("jobs", "list", "--prefix", "many", "--json"))
-    assert [row["job"]["spec"]["job_id"] for row in jobs] == ids
+    assert [row["job"]["spec"]["job_id"] for row in jobs] == ids[::-1]
 
 
 def test_empty_list(ask: Ask) -> None:
@@ -265,18 +265,19 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
     trainer.run(1000, monitor=monitor_of("estimate"))
     trainer.run(3000, monitor=monitor_of("estimate"))
     listed = ask("jobs", "list", "--prefix", trainer.job_id)
-    assert row(listed, trainer.job_id)[5:7] == ["2.00 kJ", "estimate"]
-    assert listed.splitlines()[-1] == "Costs are estimates."
+    assert row(listed, trainer.job_id)[5:7] == ["~2.00 kJ", "estimate"]
+    assert listed.splitlines()[-1] == "~ marks estimates, wholly or in part."
     shown = ask("jobs", "show", trainer.job_id, "--wide")
     assert row(shown, "monitor") == ["monitor", "estimate"]
     (heading,) = (line for line in shown.splitlines() if "observations" in line)
     assert re.split(" {2,}", heading.strip())[6:] == [
-        *("expected cost per model (estimate)", "observations", "expected cost of a delivery (estimate)"),
-        *("std dev of that (estimate)", "std dev of a trial (estimate)"),
+        *("expected cost per model", "observations", "expected cost of a delivery"),
+        *("std dev of that", "std dev of a trial"),
     ]
+    assert row(shown, "16", "observations")[-4:] == ["2", "~2.00 kJ", "~707 J", "~1.00 kJ"]
     trials = ask("jobs", "trials", trainer.job_id)
-    assert row(trials, "2")[10:13] == ["3.00 kJ", "3.00 kJ", "estimate"]
-    assert trials.splitlines()[-1] == "Energies and costs are estimates."
+    assert row(trials, "2")[10:13] == ["~3.00 kJ", "~3.00 kJ", "estimate"]
+    assert trials.splitlines()[-1] == "~ marks estimates, wholly or in part."
     assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["job"]["monitor"] == {
         "kinds": ["estimate"],
         "quality": "ENERGY_QUALITY_ESTIMATED",
@@ -299,8 +300,8 @@ def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     trainer.run(1000, monitor=monitor_of("estimate"))
     trainer.run(1000, monitor=monitor_of("nvml"))
     listed = ask("jobs", "list", "--prefix", trainer.job_id)
-    assert row(listed, trainer.job_id)[5:7] == ["1.00 kJ", "nvml, estimate before"]
-    assert listed.splitlines()[-1] == "Costs are estimates in part."
+    assert row(listed, trainer.job_id)[5:7] == ["~1.00 kJ", "nvml, estimate before"]
+    assert listed.splitlines()[-1] == "~ marks estimates, wholly or in part."
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "monitor") == ["monitor", "nvml, estimate before: these costs cannot be compared"]
     trials = ask("jobs", "trials", trainer.job_id)
@@ -328,7 +329,7 @@ def test_show_batch_sizes(stub: v1.BatchSizeOptimizerStub) -> None:
     trainer.next()
     status, text = on_terminal(("jobs", "show", trainer.job_id))
     shown = text.splitlines()
-    table = next(number for number, line in enumerate(shown) if line.endswith("model"))
+    table = next(number for number, line in enumerate(shown) if line.endswith("model") and "kJ" not in line)
     assert (status, max(map(len, shown))) == (0, 80)
     assert [line.split() for line in shown[table + 1 : table + 6]] == [
         ["16", "pruned", "0", "0", "0", "0", "unknown"],
@@ -509,7 +510,7 @@ def test_nearest_job(refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
         (("spool", "lisst"), "'list'"),
         (("serve", "--adress", "x"), "'--address'"),
         (("web", "exprt"), "'export'"),
-        (("jobs", "list", "--sort", "expectedcost"), "'expected-cost'"),
+        (("jobs", "list", "--sort", "amodelnow"), "'a-model-now'"),
     ],
 )
 def test_nearest_word(refused: Ask, words: tuple[str, ...], meant: str) -> None:

@@ -90,7 +90,7 @@ def test_warnings_and_estimates_of_a_trial(ask: Ask, trainer: Trainer) -> None:
     warnings = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith("warning")]
     fields = {warning.split(":")[0].partition("(")[2].rstrip(")") for warning in warnings}
     assert fields >= {"result.measurement.metric", "result.monitor"}
-    assert row(shown, "energy") == ["energy", "10.0 J (estimate)"]
+    assert row(shown, "energy") == ["energy", "~10.0 J"]
     assert row(shown, "result") == ["result", "reached, excluded"]
 
 

@@ -172,10 +172,10 @@ def test_summary_has_the_usage_and_the_claim() -> None:
     assert lines[0] == "3 recurrences reached the target, in 4 trials:"
     assert [re.split(r" {2,}", line.strip()) for line in lines[1:3]] == [
         ["energy", "time", "cost"],
-        ["all trials", "760 J", "7.5 s", "380 J"],
+        ["all trials", "~760 J", "7.5 s", "~380 J"],
     ]
     assert lines[3:] == [
-        "Energies and costs are estimates.",
+        "~ marks estimates, wholly or in part.",
         "Compared with the default batch size: X",
         "Energy monitor: estimate, not measured: EstimateMonitor(100)",
     ]
@@ -185,7 +185,7 @@ def test_summary_has_the_usage_and_the_claim() -> None:
 def test_summary_of_several_monitors() -> None:
     """Sums with some estimated trials are marked, whatever the driver's monitor is; measured sums are not."""
     estimated = replace(RECORD, launch=1, recurrence=2, monitor=MonitorKinds.of(["estimate"]))
-    assert "Energies and costs are estimates in part." in summary([RECORD, estimated], "X", "the monitor nvml")
+    assert "~ marks estimates, wholly or in part." in summary([RECORD, estimated], "X", "the monitor nvml")
     assert not any("estimates" in line for line in summary([RECORD], "X", ESTIMATE))
 
 

@@ -49,7 +49,7 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
     lines = plain_lines(shown.decode(errors="replace"))
     cells = [line.split() for line in lines]
     assert any(row[:4] == ["1", "1", "1", "16"] and "reached" in row for row in cells)
-    assert "Energies and costs are estimates." in lines
+    assert "~ marks estimates, wholly or in part." in lines
     assert "10%" not in "".join(lines)
     heading = next(place for place, row in enumerate(cells) if row[:2] == ["recurrence", "try"])
     assert max(map(len, lines[heading - 1 :])) <= 80

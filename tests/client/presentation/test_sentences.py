@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from wattwise import v1
-from wattwise.presentation.sentences import Answer, answer, spent_by_month, total_answer
+from wattwise.presentation.sentences import Answer, answer, main_quantity, spent_by_month, total_answer
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -62,7 +62,7 @@ def test_a_saving_has_what_a_launch_costs_and_what_was_saved_at_least() -> None:
     assert found.now == "A model costs 16.4 J now, 29.4 J with the default, 64: 44% less."
     assert found.saved == "Saved at least 100 J in 20 deliveries, at least 17% of what the default would have cost."
     assert (found.kind, found.settle) == ("saving", "")
-    assert found.used == "Batch size 16 is used now, because its expected cost is the lowest, 16.4 J per model."
+    assert found.used == "Batch size 16 is used now, because its expected cost is the lowest."
     assert found.upcoming == "The next launch tries 32."
 
 
@@ -85,18 +85,21 @@ def test_a_default_that_may_not_be_chosen_comes_back_first() -> None:
     """Without it no baseline is accepted; a request waits, as long as the job is paused as well."""
     job = {"available_batch_sizes": [16, 32]}
     banned = said(NO_BASELINE, runs=1, job=job, proof=needs(2), default=v1.BatchSizeState(banned=True))
-    assert banned.settle.endswith("; it may not be chosen: `wattwise jobs unban 'a job' 64` first.")
+    assert banned.settle.endswith("; the default may not be chosen before `wattwise jobs unban 'a job' 64`.")
     state = v1.BatchSizeState(status=v1.BATCH_SIZE_STATUS_PRUNED)
     pruned = said(NO_BASELINE, runs=1, job=job, proof=needs(2), default=state)
-    assert pruned.settle.endswith("; it may not be chosen: `wattwise jobs readmit 'a job' 64` first.")
+    assert pruned.settle.endswith("; the default may not be chosen before `wattwise jobs readmit 'a job' 64`.")
     held = {"paused": True, "baseline_every": 9}
     paused = said(NO_BASELINE, runs=1, job=held, proof=needs(2), wait=v1.BASELINE_WAIT_PAUSED)
-    assert paused.settle.endswith("; one launch in 9 is one, but it waits until the search is resumed.")
+    assert paused.settle.endswith("; one launch in 9 gets the default, but it waits until the search is resumed.")
 
 
 @pytest.mark.parametrize(
     ("job", "text"),
-    [({"baseline_requested": True}, "one is requested already"), ({"baseline_every": 9}, "one launch in 9 is one")],
+    [
+        ({"baseline_requested": True}, "one is requested already"),
+        ({"baseline_every": 9}, "one launch in 9 gets the default"),
+    ],
 )
 def test_what_is_requested_is_not_advised_again(job: dict[str, Any], text: str) -> None:
     """The sentence ends with what is known of the request."""
@@ -107,7 +110,7 @@ def test_exploration_is_no_loss() -> None:
     """What the first launches cost more is said as usual; without a claim there is no percentage."""
     found = said(EXPLORING, spent=682.0, saved=-100.0, at_least=-200.0, lost=94.0, lost_share=0.16)
     assert found.kind == "exploring"
-    assert found.saved == "Exploring: 16% more so far than with the default, which is usual in the first 10 launches."
+    assert found.saved == "Exploring: 16% more than with the default so far, which is usual in the first 10 launches."
     assert "usually costs more than it saves" in said(EXPLORING, runs=1, spent=682.0).saved
 
 
@@ -128,8 +131,9 @@ def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     """It says what would settle it."""
     found = said(UNCERTAIN, saved=-100.0, at_least=-7e6, lost=94.0, proof=needs(0, 20))
     assert (
-        "not certain yet. About 20 more launches would prove a saving, if they go on to cost the same. " in found.brief
-    )
+        "It is not certain yet whether 20 deliveries saved anything. "
+        "About 20 more launches would prove a saving, if they go on to cost the same. "
+    ) in found.brief
     assert found.kind == "uncertain"
     assert "Batch size 16 is used now" in found.brief
     assert "-" not in found.brief
@@ -140,8 +144,8 @@ def test_an_uncertain_claim_has_no_negative_numbers() -> None:
     )
     for state, text in (
         (v1.PROOF_STATE_DEFAULT_IN_USE, "Nothing is saved while the default is the best known batch size."),
-        (v1.PROOF_STATE_TOO_SMALL, "So small a saving takes more than 20 further runs of the default to be shown."),
-        (v1.PROOF_STATE_NO_SAVING, "A model costs no less than with the default so far."),
+        (v1.PROOF_STATE_TOO_SMALL, "To prove so small a saving takes more than 20 further runs of the default."),
+        (v1.PROOF_STATE_NO_SAVING, "So far a model costs no less than with the default."),
         (v1.PROOF_STATE_UNSPECIFIED, ""),
     ):
         assert said(UNCERTAIN, saved=-1.0, at_least=-2.0, proof=v1.SavingsProof(state=state)).settle == text
@@ -162,7 +166,7 @@ def test_states_of_a_job_are_told() -> None:
     cost = v1.SavingsEstimate(verdict=NO_DELIVERY)
     nothing = v1.JobStatistics(savings=v1.Savings(cost=cost, batch_size_in_use=64))
     stuck = answer(unknown, v1.JobDetails(), nothing, v1.Factors(), [])
-    assert (stuck.used, stuck.upcoming) == ("No batch size is used now, since none is left to try.", "")
+    assert (stuck.used, stuck.upcoming) == ("No batch size is used now, because no batch size is left to try.", "")
     unknown.available_batch_sizes.append(64)
     new = answer(unknown, v1.JobDetails(), nothing, v1.Factors(), [v1.PreviewedChoice(batch_size=64, probability=1.0)])
     assert new.now == "No launch yet: the first one begins the search."
@@ -190,14 +194,16 @@ def test_imported_trials_tell_what_a_model_costs() -> None:
 
 
 def test_estimates_are_marked() -> None:
-    """Costs of a monitor that estimates are called so, also as money."""
+    """Costs of a monitor that estimates have a mark."""
     for quality, mark in (
-        (v1.ENERGY_QUALITY_ESTIMATED, "(estimate)"),
-        (v1.ENERGY_QUALITY_PARTLY_ESTIMATED, "(partly estimate)"),
+        (v1.ENERGY_QUALITY_ESTIMATED, "~"),
+        (v1.ENERGY_QUALITY_PARTLY_ESTIMATED, "~"),
+        (v1.ENERGY_QUALITY_MEASURED, ""),
     ):
         monitor = v1.Monitor(kinds=["estimate"], quality=quality)
         found = said(SAVING, at_least=100.0, change=-0.4422, job={"monitor": monitor})
-        assert found.now == f"A model costs 16.4 J now, 29.4 J with the default, 64: 44% less {mark}."
+        assert found.now == f"A model costs {mark}16.4 J now, {mark}29.4 J with the default, 64: 44% less."
+        assert found.saved.startswith(f"Saved at least {mark}100 J in ")
 
 
 def test_choices_that_are_not_named_are_said() -> None:
@@ -237,5 +243,6 @@ def test_months_are_compared() -> None:
         )
         added.start_time.FromJsonString(f"2026-{month}-01T00:00:00Z")
     text = "November 2026: 12 deliveries for 31.8 J, 2.65 J each; October 2026 had 3.90 J each: 32% less."
-    assert spent_by_month(statistics, v1.Factors()) == text
-    assert spent_by_month(v1.JobStatistics(), v1.Factors()) == ""
+    quantity = main_quantity(statistics.savings, v1.Factors(), mark="")
+    assert spent_by_month(statistics, quantity) == text
+    assert spent_by_month(v1.JobStatistics(), quantity) == ""

@@ -90,9 +90,9 @@ def test_times_and_ages() -> None:
 
 
 def test_marks() -> None:
-    """Cells are marked if only some rows are, also in a pipe; empty ones never are."""
+    """Cells are marked, also in a pipe; empty ones never are."""
     columns = [numbers("n", lambda n: n), numbers("half", lambda n: n / 2 if n % 2 == 0 else None, "{:g}".format)]
-    mark = Mark[int](["half"], lambda n: " (big)" if n > 3 else "", "!", "big ones", {" (big)": "All are big."})
+    mark = Mark[int](["half"], lambda n: n > 3, "!", "big ones")
     some = fit(columns, [1, 2, 4], marks=[mark], width=80)
     assert ([line.split() for line in some.lines(headers=False)], some.notes) == (
         [["1"], ["2", "1"], ["4", "!2"]],
@@ -100,8 +100,8 @@ def test_marks() -> None:
     )
     every = fit(columns, [1, 4, 6], marks=[mark], width=80)
     assert ([line.split() for line in every.lines(headers=False)], every.notes) == (
-        [["1"], ["4", "2"], ["6", "3"]],
-        ["All are big."],
+        [["1"], ["4", "!2"], ["6", "!3"]],
+        ["! marks big ones."],
     )
     assert fit(columns, [1, 2], marks=[mark]).notes == []
     assert fit(columns, [1, 2, 4], marks=[mark]) == some

@@ -22,7 +22,7 @@ from wattwise.commands.actions import (
 from wattwise.commands.main import say
 from wattwise.drafts import POLICIES, Policy
 from wattwise.errors import ServerUnavailableError, WattwiseError
-from wattwise.presentation.quantities import joules
+from wattwise.presentation.quantities import joules, marked
 from wattwise.presentation.sentences import next_launch
 from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
 from wattwise.rpc.client import Client
@@ -160,7 +160,7 @@ def _outlook(client: Client, job: v1.Job, details: v1.JobDetails) -> str:
         return f"{details.advice[0].upper()}{details.advice[1:]}."
     best = ""
     if job.HasField("best_known_cost") and not pinned:
-        cost = f"{joules(job.best_known_cost)}{mark_of(job)}"
+        cost = marked(joules, mark_of(job))(job.best_known_cost)
         best = f" The lowest expected cost of a model is {cost}, with batch size {job.best_known_batch_size}."
     baseline = ""
     if job.baseline_requested and (waits := baseline_waits(job, details)):

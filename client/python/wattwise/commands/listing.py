@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from wattwise import v1
 from wattwise.commands.actions import add_id, plain, positive, print_json
 from wattwise.commands.rows import add_table_options, arrange, table_options
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, print_jobs, print_trials
@@ -47,11 +48,12 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    jobs, options = client.jobs(job_id_prefix=args.prefix, with_summaries=True), table_options(args)
+    options = table_options(args)
+    jobs = client.jobs(job_id_prefix=args.prefix, order=v1.JOB_ORDER_ATTENTION, with_summaries=True)
     if args.json:
         print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:
-        print_jobs(jobs, options)
+        print_jobs(jobs, client.get_server_info().factors, options)
     return 0
 
 

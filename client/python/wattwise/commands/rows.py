@@ -134,7 +134,7 @@ def print_table(
         rows: what the columns read; with a limit, no more than one row beyond it is taken.
         options: what the user wants.
         empty: what is printed instead of a table without rows, unless --no-headers asks for rows only.
-        marks: what is said once about cells.
+        marks: the signs before cells.
         notes: what is shown below the table, from its rows and the names of its columns.
     """
     options = options or TableOptions()

@@ -11,15 +11,16 @@ from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain, print_json
 from wattwise.commands.main import complain
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_without_rows
-from wattwise.commands.tables import Figures
+from wattwise.commands.tables import JOB_ESTIMATES, Figures, main_amounts
 from wattwise.presentation.quantities import (
-    ESTIMATE_NOTE,
     age,
     carbon,
     duration,
     exact_moment,
     joules,
+    marked,
     money,
+    optional,
     seconds_since,
 )
 from wattwise.presentation.savings import NO_FACTORS, Amount, amounts_of, factors_text, savings_facts, spending
@@ -30,9 +31,10 @@ from wattwise.presentation.sentences import (
     number_of,
     since_trial,
     total_answer,
+    why_no_figure,
 )
 from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of
-from wattwise.presentation.terminal import Column, Mark, estimate_marks, numbers, print_facts, print_text
+from wattwise.presentation.terminal import Column, numbers, print_facts, print_text
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
@@ -85,7 +87,7 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
         first, _ = arrange(columns, jobs, options)
         print_json({"jobs": [plain(job) for job in first], "totals": plain(totals), "factors": plain(factors)})
     else:
-        marks = [SAVINGS_ESTIMATES]
+        marks = [JOB_ESTIMATES]
         rows = print_table(columns, jobs, options, empty="no jobs", marks=marks, notes=_since_note)
         if totals.num_jobs and options.headers and not options.tsv:
             _print_totals(totals, factors, sum(_loses(row, factors) for row in rows))
@@ -93,7 +95,11 @@ def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> 
 
 
 def _loses(row: v1.JobListing, factors: v1.Factors) -> bool:
-    return main_quantity(row.summary.savings, factors).saving.verdict == v1.SAVINGS_VERDICT_LOSS
+    return _main_estimate(row, factors).verdict == v1.SAVINGS_VERDICT_LOSS
+
+
+def _main_estimate(row: v1.JobListing, factors: v1.Factors) -> v1.SavingsEstimate:
+    return main_quantity(row.summary.savings, factors, mark="").saving
 
 
 def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics, factors: v1.Factors) -> None:
@@ -101,7 +107,7 @@ def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatist
     savings = statistics.savings
     print_text(answer(job, details, statistics, factors).brief, 2)
     print()  # noqa: T201 - the command's answer
-    _print_amounts(savings, factors)
+    _print_amounts(savings, factors, mark_of(job))
     print()  # noqa: T201 - the command's answer
     advice = [("advice", line) for line in (details.advice, *statistics.advice)]
     print_facts([("job", job.spec.job_id), *advice, *savings_facts(job, details, statistics, factors)])
@@ -109,8 +115,8 @@ def print_savings(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatist
     print_models(statistics, factors, mark_of(job))
 
 
-def _print_amounts(savings: v1.Savings, factors: v1.Factors) -> None:
-    rows = amounts_of(savings, factors)
+def _print_amounts(savings: v1.Savings, factors: v1.Factors, mark: str) -> None:
+    rows = amounts_of(savings, factors, mark)
     columns: list[Column[Amount]] = [
         Column("", lambda row: row.name),
         Column("saved at least", lambda row: row.at_least, right=True, priority=1),
@@ -145,15 +151,15 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         numbers("deliveries", lambda row: row.num_deliveries, priority=3),
         numbers("missed", lambda row: row.num_missed, priority=7),
         numbers("undecided", lambda row: row.num_undecided, priority=8),
-        numbers(f"mean cost{mark}", mean("cost"), joules, priority=1),
-        numbers(f"mean energy{mark}", mean("energy_joules"), joules, priority=4),
+        numbers("mean cost", mean("cost"), marked(joules, mark), priority=1),
+        numbers("mean energy", mean("energy_joules"), marked(joules, mark), priority=4),
         numbers("mean time", mean("time_seconds"), duration, priority=2),
     ]
     if has_prices(factors):
-        text = partial(money, currency=factors.currency)
+        text = marked(partial(money, currency=factors.currency), mark)
         columns.append(numbers("mean money", mean("money"), text, priority=3))
     if factors.HasField("carbon_intensity_grams_per_kwh"):
-        columns.append(numbers("mean CO2", mean("carbon_grams"), carbon, priority=5))
+        columns.append(numbers("mean CO2", mean("carbon_grams"), marked(carbon, mark), priority=5))
     every = ""
     if since := statistics.savings.compared_from_trial:
         every = f" All trials are counted, also those from before trial {since}."
@@ -167,7 +173,8 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
     total = total_answer(totals, factors)
     print_text(f"total: {' '.join(filter(None, (total.figure, total.text)))}", 2)
     print()  # noqa: T201 - the command's answer
-    _print_amounts(totals.savings, factors)
+    # The totals do not say which of them are estimates.
+    _print_amounts(totals.savings, factors, mark="")
     print()  # noqa: T201 - the command's answer
     jobs = number_of(totals.num_jobs, "job")
     attention = totals.num_jobs_needing_attention
@@ -184,12 +191,12 @@ def _print_totals(totals: v1.Totals, factors: v1.Factors, losses: int) -> None:
     print_facts(facts)
 
 
-_VERDICTS = {
-    v1.SAVINGS_VERDICT_SAVING: "saves",
-    v1.SAVINGS_VERDICT_LOSS: "LOSS",
-    v1.SAVINGS_VERDICT_EXPLORING: "exploring",
-    v1.SAVINGS_VERDICT_UNCERTAIN: "not certain",
-}
+_VERDICTS = {v1.SAVINGS_VERDICT_SAVING: "saves", v1.SAVINGS_VERDICT_LOSS: "LOSS"}
+
+
+def _verdict(row: v1.JobListing, factors: v1.Factors) -> str:
+    saving = _main_estimate(row, factors)
+    return _VERDICTS.get(saving.verdict) or why_no_figure(saving)
 
 
 def _last_activity(row: v1.JobListing, text: Callable[[float], str]) -> str:
@@ -202,22 +209,7 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
 
     `since trial` is the first trial that a claim compares, if it does not compare all of them.
     """
-    priced = has_prices(factors)
-
-    def main_estimate(row: v1.JobListing) -> v1.SavingsEstimate:
-        return row.summary.savings.money if priced else row.summary.savings.cost
-
-    def amount(name: str, value: Callable[[v1.SavingsEstimate], float | None], priority: int) -> Column[v1.JobListing]:
-        def of_job(row: v1.JobListing) -> float | None:
-            return value(main_estimate(row))
-
-        if priced:
-            text = partial(money, currency=factors.currency)
-            return numbers(name, of_job, text, priority=priority, unit="money")
-        return numbers(name, of_job, joules, priority=priority)
-
-    def field(name: Literal["in_use", "with_default"]) -> Callable[[v1.SavingsEstimate], float | None]:
-        return lambda saving: float(getattr(saving, name)) if saving.HasField(name) else None
+    amount = partial(main_amounts, factors=factors)
 
     def if_saved(name: str) -> Callable[[v1.SavingsEstimate], float | None]:
         # Below 0 it proves nothing.
@@ -228,13 +220,13 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
 
     return (
         Column("job", lambda row: row.job.spec.job_id),
-        Column("savings", lambda row: _VERDICTS.get(main_estimate(row).verdict, "no claim"), priority=1),
-        amount("a model now", field("in_use"), 2),
-        amount("with the default", field("with_default"), 3),
-        amount("saved at least", if_saved("at_least"), 1),
-        amount("lost", lost, 2),
-        amount("estimate", if_saved("saved"), 4),
-        amount("spent", lambda saving: saving.spent if saving.verdict else None, 5),
+        Column("savings", lambda row: _verdict(row, factors), priority=1),
+        amount("a model now", lambda saving: optional(saving, "in_use"), priority=2),
+        amount("with the default", lambda saving: optional(saving, "with_default"), priority=3),
+        amount("saved at least", if_saved("at_least"), priority=1),
+        amount("lost", lost, priority=2),
+        amount("estimate", if_saved("saved"), priority=4),
+        amount("spent", lambda saving: saving.spent if saving.verdict else None, priority=5),
         numbers("deliveries", lambda row: row.summary.num_deliveries, priority=2),
         numbers("default runs", lambda row: row.summary.savings.num_baseline_trials, priority=6),
         Column("state", listed_state, priority=8),
@@ -265,15 +257,6 @@ def _since_note(rows: Sequence[v1.JobListing], names: Sequence[str]) -> Iterator
         yield f"Compared only since a change of behaviour: {of_jobs}."
 
 
-SAVINGS_ESTIMATES: Mark[v1.JobListing] = estimate_marks(
-    ("saved at least", "estimate", "spent"),
-    lambda row: mark_of(row.job),
-    "Costs",
-    some=f"costs that are {ESTIMATE_NOTE}",
-    measured=", not measured",
-)
-
-
 def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
     """Returns the figures of a job."""
     job_id = job.spec.job_id
@@ -288,7 +271,7 @@ def figures_of(client: Client, job: v1.Job, details: v1.JobDetails) -> Figures:
         *([("next launch", found.upcoming)] if found.upcoming else []),
         *(("advice", line) for line in statistics.advice),
         *([(f"why {choices[0].batch_size}", choices[0].reason)] if choices else []),
-        *spending(statistics, factors),
+        *spending(statistics, main_quantity(statistics.savings, factors, mark_of(job))),
     ]
     return Figures(statistics, factors, lines)
 

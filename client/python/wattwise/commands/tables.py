@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wattwise import v1
@@ -10,23 +11,30 @@ from wattwise.commands.rows import TableOptions, print_table
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.facts import job_facts, job_warnings, set_by_people
 from wattwise.presentation.quantities import (
+    ESTIMATE_MARK,
+    ESTIMATE_NOTE,
     PLUS_MINUS,
     duration,
     estimate_mark,
     exact_moment,
     joules,
+    marked,
     metric,
     moment,
+    money,
     optional,
     spread,
     step_energy,
     step_time,
     watts_per_gpu,
 )
-from wattwise.presentation.sentences import has_prices, mean_money
+from wattwise.presentation.sentences import has_prices, main_quantity, mean_money
 from wattwise.presentation.states import (
+    BatchSize,
     JobTrial,
+    arms_of,
     batch_size_in_use,
+    batch_sizes,
     end_reason,
     lease,
     listed_state,
@@ -60,9 +68,9 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-def print_jobs(jobs: Iterable[v1.JobListing], options: TableOptions | None = None) -> None:
+def print_jobs(jobs: Iterable[v1.JobListing], factors: v1.Factors, options: TableOptions | None = None) -> None:
     """Prints one row per job."""
-    print_table(JOB_COLUMNS, jobs, options, empty="no jobs", marks=[_EXPECTED_COST_ESTIMATES])
+    print_table(job_columns(factors), jobs, options, empty="no jobs", marks=[JOB_ESTIMATES])
 
 
 class Figures(NamedTuple):
@@ -89,99 +97,66 @@ def print_job(job: v1.Job, details: v1.JobDetails, figures: Figures, *, wide: bo
     )
     warnings = job_warnings(job, details)
     print_facts([("job", job.spec.job_id), *warnings, *facts])
-    rows = _batch_sizes(details, figures)
+    rows = batch_sizes(details, figures.statistics)
     if not rows:
         return
     print()  # noqa: T201 - the command's answer
     mark = mark_of(job)
     more = _wide_columns(details, mark, figures.factors) if wide else ()
-    deviations = any(row.state.HasField("expected_cost_deviation") for row in rows)
+    deviations = any(row.deviation is not None for row in rows)
     notes = [PLUS_MINUS] if deviations else []
-    print_table((*_batch_size_columns(mark), *more), rows, TableOptions(wide=wide), notes=lambda _rows, _names: notes)
+    notes += [f"{ESTIMATE_MARK} marks {ESTIMATE_NOTE}."] if mark else []
+    print_table(
+        (*_batch_size_columns(marked(joules, mark)), *more),
+        rows,
+        TableOptions(wide=wide),
+        notes=lambda _rows, _names: notes,
+    )
     for state in details.batch_size_states:
         if state.pinned or not may_be_chosen(state):
             print_text(f"{state.batch_size}: {state.reason}", 2)
 
 
-class _BatchSize(NamedTuple):
-    """A batch size of a job, as its four lists describe it."""
-
-    batch_size: int
-    state: v1.BatchSizeState
-    arm: v1.Arm
-    limit: v1.PowerLimit
-    trials: v1.TrialStatistics
-
-
-def _batch_sizes(details: v1.JobDetails, figures: Figures) -> list[_BatchSize]:
-    states = {each.batch_size: each for each in details.batch_size_states}
-    arms = {each.batch_size: each for each in arms_of(details)}
-    limits = {each.batch_size: each for each in details.power_limits}
-    trials = {each.batch_size: each for each in figures.statistics.trials}
-    return [
-        _BatchSize(
-            size,
-            states.get(size, v1.BatchSizeState()),
-            arms.get(size, v1.Arm()),
-            limits.get(size, v1.PowerLimit()),
-            trials.get(size, v1.TrialStatistics()),
-        )
-        for size in sorted({*states, *arms, *limits})
-    ]
-
-
-def _batch_size_columns(mark: str) -> Sequence[Column[_BatchSize]]:
+def _batch_size_columns(text: Callable[[float], str]) -> Sequence[Column[BatchSize]]:
     return (
-        numbers("batch size", lambda row: row.batch_size),
+        numbers("batch size", lambda row: row.state.batch_size),
         Column("state", lambda row: status_name(row.state), priority=1),
         numbers("reached", lambda row: row.trials.num_deliveries, priority=3),
         numbers("missed", lambda row: row.trials.num_missed, priority=4),
         numbers("failed", lambda row: row.state.num_failed, priority=5),
         numbers("running", lambda row: row.state.num_running, priority=6),
-        Column(f"expected cost per model{mark}", lambda row: _expected_cost(row.state), right=True, priority=2),
+        Column("expected cost per model", lambda row: _expected_cost(row, text), right=True, priority=2),
     )
 
 
-def _wide_columns(details: v1.JobDetails, mark: str, factors: v1.Factors) -> Iterator[Column[_BatchSize]]:
+def _wide_columns(details: v1.JobDetails, mark: str, factors: v1.Factors) -> Iterator[Column[BatchSize]]:
     """Yields what the expected costs rest on, and what else is known by batch size."""
+    text = marked(joules, mark)
     if arms_of(details):
         yield numbers("observations", lambda row: row.arm.num_observations)
-        yield Column(f"expected cost of a delivery{mark}", lambda row: _mean_cost(row.arm), right=True)
-        yield Column(f"std dev of that{mark}", lambda row: spread(row.arm.param_precision), right=True)
-        yield Column(f"std dev of a trial{mark}", lambda row: spread(row.arm.reward_precision), right=True)
+        yield Column("expected cost of a delivery", lambda row: _mean_cost(row.arm, text), right=True)
+        yield Column("std dev of that", lambda row: spread(row.arm.param_precision, text), right=True)
+        yield Column("std dev of a trial", lambda row: spread(row.arm.reward_precision, text), right=True)
     if details.power_limits:
         yield numbers(
             "cheapest power limit", lambda row: row.limit.power_setting.limit_watts_per_gpu or None, watts_per_gpu
         )
-        yield numbers("cost of a step", lambda row: row.limit.cost_per_step or None, joules)
+        yield numbers("cost of a step", lambda row: row.limit.cost_per_step or None, text)
         yield numbers("time of a step", lambda row: row.limit.time_seconds_per_step or None, step_time)
-        yield numbers("energy of a step", lambda row: step_energy(row.limit), joules)
+        yield numbers("energy of a step", lambda row: step_energy(row.limit), text)
     if has_prices(factors):
-        yield Column("mean money of a delivery", lambda row: mean_money(row.trials, factors), right=True)
+        yield Column("mean money of a delivery", lambda row: mean_money(row.trials, factors, mark), right=True)
 
 
-def arms_of(details: v1.JobDetails) -> Sequence[v1.Arm]:
-    """Returns the beliefs of the job's policy; empty for a policy that this client does not know."""
-    of_policy = details.policy_details
-    known: Mapping[str | None, Sequence[v1.Arm]] = {
-        "pruning_gts": of_policy.pruning_gts.arms,
-        "gts": of_policy.gts.arms,
-        "knowledge_gradient": of_policy.knowledge_gradient.arms,
-    }
-    return known.get(of_policy.WhichOneof("details"), ())
-
-
-def _mean_cost(arm: v1.Arm) -> str:
+def _mean_cost(arm: v1.Arm, text: Callable[[float], str]) -> str:
     """Returns an expected cost: the server's rewards are negative costs."""
-    return joules(-arm.param_mean) if arm.param_precision > 0 else "unknown"
+    return text(-arm.param_mean) if arm.param_precision > 0 else "unknown"
 
 
-def _expected_cost(state: v1.BatchSizeState) -> str:
-    if not state.HasField("expected_cost"):
+def _expected_cost(row: BatchSize, text: Callable[[float], str]) -> str:
+    if row.expected_cost is None:
         return "unknown"
-    if not state.HasField("expected_cost_deviation"):
-        return joules(state.expected_cost)
-    return f"{joules(state.expected_cost)} ± {joules(state.expected_cost_deviation)}"
+    return text(row.expected_cost) + ("" if row.deviation is None else f" ± {joules(row.deviation)}")
 
 
 def print_trials(job: v1.Job, trials: Iterable[v1.Trial], options: TableOptions | None = None) -> None:
@@ -218,19 +193,45 @@ def _lease_end(row: JobTrial) -> int | None:
     return row.trial.lease_expire_time.ToNanoseconds() or None
 
 
-JOB_COLUMNS: Sequence[Column[v1.JobListing]] = (
-    Column("job", lambda row: row.job.spec.job_id),
-    Column("state", listed_state, priority=1),
-    numbers("used now", lambda row: batch_size_in_use(row.job), priority=2),
-    Column("available", lambda row: sizes(row.job.available_batch_sizes), priority=6),
-    numbers("trials", lambda row: row.job.num_trials, priority=3),
-    numbers("expected cost", lambda row: optional(row.job, "best_known_cost"), joules, priority=2),
-    Column("monitor", lambda row: monitors(row.job), priority=5),
-    times("registered", lambda row: row.job.create_time, priority=8),
-    ages("age", lambda row: row.job.create_time, priority=4),
-    Column("stage", lambda row: stage(row.job), priority=9),
-)
-"""The columns of a list of jobs; `expected cost` is that of a model with the best known batch size."""
+def main_amounts(
+    name: str, value: Callable[[v1.SavingsEstimate], float | None], factors: v1.Factors, priority: int
+) -> Column[v1.JobListing]:
+    """Returns a column of amounts of jobs with their summaries: amounts of money with prices, else of cost.
+
+    Args:
+        name: As of `Column`.
+        value: Returns the amount; None without one.
+        factors: The operator's factors.
+        priority: As of `Column`.
+    """
+
+    def of_job(row: v1.JobListing) -> float | None:
+        return value(main_quantity(row.summary.savings, factors, mark="").saving)
+
+    if has_prices(factors):
+        text = partial(money, currency=factors.currency)
+        return numbers(name, of_job, text, priority=priority, unit="money")
+    return numbers(name, of_job, joules, priority=priority)
+
+
+def job_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
+    """Returns the columns of a list of jobs with their summaries."""
+    return (
+        Column("job", lambda row: row.job.spec.job_id),
+        Column("state", listed_state, priority=1),
+        numbers("used now", lambda row: batch_size_in_use(row.job), priority=2),
+        Column("available", lambda row: sizes(row.job.available_batch_sizes), priority=6),
+        numbers("trials", lambda row: row.job.num_trials, priority=3),
+        main_amounts("a model now", lambda saving: optional(saving, "in_use"), factors, 2),
+        Column("monitor", lambda row: monitors(row.job), priority=5),
+        times("registered", lambda row: row.job.create_time, priority=8),
+        ages("age", lambda row: row.job.create_time, priority=4),
+        Column("stage", lambda row: stage(row.job), priority=9),
+    )
+
+
+JOB_COLUMNS = job_columns(v1.Factors())
+"""The columns without prices."""
 
 TRIAL_COLUMNS: Sequence[Column[JobTrial]] = (
     numbers("trial", lambda row: row.trial.id.trial_number),
@@ -265,11 +266,11 @@ COST_AND_BOUND = "cost / bound"
 """The column of a watch with both."""
 
 USAGE_ESTIMATES: Mark[JobTrial] = estimate_marks(
-    ("energy", "cost", COST_AND_BOUND), lambda row: estimate_mark(row.trial.monitor), "Energies and costs"
+    ("energy", "cost", COST_AND_BOUND), lambda row: estimate_mark(row.trial.monitor)
 )
 COMPUTED_COSTS: Mark[JobTrial] = computed_marks(
     ("cost", COST_AND_BOUND), lambda row: row.trial.newest.HasField("computed")
 )
-_EXPECTED_COST_ESTIMATES: Mark[v1.JobListing] = estimate_marks(
-    ("expected cost",), lambda row: mark_of(row.job), "Costs"
+JOB_ESTIMATES: Mark[v1.JobListing] = estimate_marks(
+    ("a model now", "with the default", "saved at least", "lost", "estimate", "spent"), lambda row: mark_of(row.job)
 )

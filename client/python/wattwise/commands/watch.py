@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain
 from wattwise.commands.main import complain
-from wattwise.commands.savings import JOB_SAVINGS_COLUMNS, SAVINGS_ESTIMATES
-from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, TRIAL_COLUMNS, USAGE_ESTIMATES
+from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
+from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, JOB_ESTIMATES, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
-from wattwise.presentation.quantities import estimate_mark, instant, joules, metric, optional
+from wattwise.monitor.kind import EnergyQuality
+from wattwise.presentation.quantities import instant, joules, metric, optional, quality_of
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
     job_state,
     listed_state,
-    mark_of,
 )
 from wattwise.presentation.terminal import Column, Mark, Row, ages, fit, live_console
 from wattwise.presentation.trial_fields import FIELDS
@@ -311,7 +311,7 @@ def _job_facts(job: v1.Job, state: str) -> Mapping[str, object]:
         "batch_size": batch_size_in_use(job),
         "trials": job.num_trials,
         "expected_cost_joules": optional(job, "best_known_cost"),
-        "estimate": _estimate(mark_of(job)),
+        "estimate": _estimate(job.monitor, *job.other_monitors),
         "warning": _newest_warning(job) or None,
     }
 
@@ -321,9 +321,9 @@ def _newest_warning(job: v1.Job) -> str:
     return job.warnings[-1].message if job.warnings else ""
 
 
-def _estimate(mark: str) -> str | None:
-    """Returns whether joules with this mark are estimates: "yes", "partly", or None."""
-    return ("partly" if "partly" in mark else "yes") if mark else None
+def _estimate(*sources: v1.Monitor) -> str | None:
+    """Returns whether joules of these sources are estimates: "yes", "partly", or None."""
+    return {EnergyQuality.ESTIMATED: "yes", EnergyQuality.PARTLY_ESTIMATED: "partly"}.get(quality_of(*sources))
 
 
 _LINE_FIELDS = (
@@ -348,7 +348,7 @@ _LINE_FIELDS = (
 def _trial_facts(trial: v1.Trial, spec: v1.JobSpec) -> Mapping[str, object]:
     row = JobTrial(v1.Job(spec=spec), trial)
     fields = {name: FIELDS[name](row) for name in _LINE_FIELDS}
-    return {**fields, "estimate": _estimate(estimate_mark(trial.monitor))}
+    return {**fields, "estimate": _estimate(trial.monitor)}
 
 
 class _TrialTable:
@@ -414,7 +414,7 @@ class _JobTable:
         rows = self._by_activity()
         running = sum(bool(row.summary.num_running_trials) for row in rows)
         yield f"{running or 'no'} {'job has' if running == 1 else 'jobs have'} running trials"
-        yield from _table_of(_JOB_TABLE, rows, width, height, (SAVINGS_ESTIMATES,)) if rows else ()
+        yield from _table_of(_JOB_TABLE, rows, width, height, (JOB_ESTIMATES,)) if rows else ()
 
 
 def _table_of(

@@ -15,9 +15,11 @@ from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
 from wattwise.files import FileError, open_file
 from wattwise.presentation.quantities import (
     COMPUTED_MARK,
+    ESTIMATE_NOTE,
     duration,
     estimate_mark,
     joules,
+    marked,
 )
 from wattwise.presentation.states import trial_result
 from wattwise.presentation.terminal import Column, Mark, computed_marks, estimate_marks, fit, live_console, numbers
@@ -44,9 +46,7 @@ _TABLE: Sequence[Column[TrialRecord]] = (
 )
 _MARKS: Sequence[Mark[TrialRecord]] = (
     estimate_marks(
-        ("energy", "cost"),
-        lambda record: "" if record.energy_joules is None else estimate_mark(record.monitor),
-        "Energies and costs",
+        ("energy", "cost"), lambda record: "" if record.energy_joules is None else estimate_mark(record.monitor)
     ),
     computed_marks(("cost",), lambda record: record.computed_time_seconds is not None),
 )
@@ -178,7 +178,7 @@ class Board:
 
 def _line(record: TrialRecord) -> str:
     """An ended launch as a line of a log."""
-    mark = estimate_mark(record.monitor)
+    text = marked(joules, estimate_mark(record.monitor))
     computed = "" if record.computed_time_seconds is None else COMPUTED_MARK
     parts = (
         f"recurrence {record.recurrence}",
@@ -187,8 +187,8 @@ def _line(record: TrialRecord) -> str:
         f"batch size {record.batch_size}",
         f"epochs {record.epochs}",
         f"time {_known(record.time_seconds, duration)}",
-        f"energy {_known(record.energy_joules, lambda value: joules(value) + mark)}",
-        f"cost {_known(record.cost, lambda value: joules(value) + mark + computed)}",
+        f"energy {_known(record.energy_joules, text)}",
+        f"cost {_known(record.cost, text)}{computed}",
         trial_result(record.end_reason, reached=record.reached),
     )
     return ", ".join(parts)
@@ -215,12 +215,12 @@ def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterato
     mark = estimate_mark(*(record.monitor for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
-    table = fit(_SUMMARY, [("all trials", *_amounts(_sums(records)))])
+    table = fit(_SUMMARY, [("all trials", *_sums(records, mark))])
     yield from (f"  {line}" for line in table.lines())
     if unknown := sum(record.cost is None for record in records):
         yield f"Not included: {_counted(unknown, 'trial')} of unknown time and energy."
     if mark:
-        yield _MARKS[0].every[mark]
+        yield f"{mark} marks {ESTIMATE_NOTE}."
     yield f"Compared with the default batch size: {claim}"
     yield f"Energy monitor: {monitor}"
 
@@ -233,19 +233,16 @@ _SUMMARY: Sequence[Column[tuple[str, str, str, str]]] = (
 )
 
 
-def _sums(records: Sequence[TrialRecord]) -> tuple[float | None, float, float]:
-    """Energy in joules, time in seconds and cost in joules, as far as they are known; None if no energy is."""
+def _sums(records: Sequence[TrialRecord], mark: str) -> tuple[str, str, str]:
+    """Returns the energy, time and cost of all records as texts, as far as they are known."""
     energies = [record.energy_joules for record in records if record.energy_joules is not None]
+    energy = sum(energies) if energies or not records else None
+    text = marked(joules, mark)
     return (
-        sum(energies) if energies or not records else None,
-        sum(record.time_seconds or 0.0 for record in records),
-        sum(record.cost or 0.0 for record in records),
+        _known(energy, text),
+        duration(sum(record.time_seconds or 0.0 for record in records)),
+        text(sum(record.cost or 0.0 for record in records)),
     )
-
-
-def _amounts(sums: tuple[float | None, float, float]) -> tuple[str, str, str]:
-    energy, seconds, cost = sums
-    return _known(energy, joules), duration(seconds), joules(cost)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ from wattwise.presentation.quantities import (
     energy_of,
     estimate_mark,
     joules,
+    marked,
     metric,
     moment,
     watts_per_gpu,
@@ -27,6 +28,7 @@ from wattwise.presentation.states import (
     direction,
     has_stages,
     lease,
+    mark_of,
     monitors,
     other_monitors,
     policy_with_parameters,
@@ -125,7 +127,8 @@ def job_facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
         Fact("registered", moment(job.create_time)),
     ]
     if job.HasField("best_known_batch_size"):
-        text = f"batch size {job.best_known_batch_size}: {joules(job.best_known_cost)} per model expected"
+        cost = marked(joules, mark_of(job))(job.best_known_cost)
+        text = f"batch size {job.best_known_batch_size}: expected cost {cost} per model"
         facts.insert(0, Fact("cheapest so far", text))
     if requested := sum(each.num_requested for each in statistics.trials):
         facts.append(Fact("set by a person", number_of(requested, "trial")))
@@ -154,7 +157,7 @@ def trial_reasons(trial: v1.Trial) -> list[Fact]:
 
 def trial_facts(job: v1.Job, trial: v1.Trial) -> list[Fact]:
     """Returns what a trial has taken and reached, and how it came about."""
-    spec, newest, mark = job.spec, trial.newest, estimate_mark(trial.monitor)
+    spec, newest, text = job.spec, trial.newest, marked(joules, estimate_mark(trial.monitor))
     facts = [
         Fact("batch size", f"{trial.batch_size}{', the default' * (trial.batch_size == spec.default_batch_size)}"),
         Fact("origin", trial_origin(trial)),
@@ -166,9 +169,9 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[Fact]:
         bound = f"stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else "without a bound"
         energy = energy_of(newest)
         facts += [
-            Fact("cost", f"{joules(trial.cost)}{mark}, {bound}"),
+            Fact("cost", f"{text(trial.cost)}, {bound}"),
             Fact("time", duration(newest.time_seconds)),
-            Fact("energy", "not measured" if energy is None else f"{joules(energy)}{mark}"),
+            Fact("energy", "not measured" if energy is None else text(energy)),
         ]
     if newest.HasField("computed"):
         limit = watts_per_gpu(newest.computed.power_setting.limit_watts_per_gpu)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, cast
 
@@ -123,12 +124,17 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Returns an age in one unit, which begins with 2 of it: "45s", "12m", "3h", "40d"; an age below 0 is "0s"."""
+    """Returns an age in one unit, which begins with 2 of it: "45 s", "12 min", "3 h", "40 d"; "0 s" below 0."""
     size = max(0, int(seconds))
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if size >= 2 * length:
-            return f"{size // length}{unit}"
-    return f"{size}s"
+            return f"{size // length} {unit}"
+    return f"{size} s"
+
+
+def epochs(mean: float) -> str:
+    """Returns a mean number of epochs: "6", "6.5", "1,240"."""
+    return f"{mean:,.1f}".removesuffix(".0")
 
 
 def moment(timestamp: Timestamp) -> str:
@@ -150,9 +156,9 @@ PLUS_MINUS = "± is one standard deviation of what is known of the expected cost
 """What ± means on the page and in tables."""
 
 
-def spread(precision: float) -> str:
-    """Returns the standard deviation 1/√precision for a precision in 1/joules²; 0 is "unknown"."""
-    return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
+def spread(precision: float, text: Callable[[float], str]) -> str:
+    """Returns the standard deviation 1/√precision as a text, for a precision in 1/joules²; 0 is "unknown"."""
+    return "unknown" if precision <= 0 else text(1 / math.sqrt(precision))
 
 
 COMPUTED_MARK = " (computed)"
@@ -160,19 +166,30 @@ COMPUTED_MARK = " (computed)"
 
 COMPUTED_NOTE = "computed for the cheapest power limit, not measured"
 """What a table says of such costs."""
+
+ESTIMATE_MARK = "~"
+"""The mark before an energy that is an estimate, and before the cost, money or CO2 that follows from such an energy."""
+
 ESTIMATE_NOTE = "estimates, wholly or in part"
-"""What a sign marks in a table."""
+"""What the mark means."""
+
+
+def quality_of(*sources: EnergySource) -> EnergyQuality:
+    """Returns how much of an energy from these sources was measured. Sources without a kind do not count."""
+    known = {energy_quality(source) for source in sources if source.kinds}
+    if known <= {EnergyQuality.MEASURED}:
+        return EnergyQuality.MEASURED
+    return EnergyQuality.ESTIMATED if known == {EnergyQuality.ESTIMATED} else EnergyQuality.PARTLY_ESTIMATED
 
 
 def estimate_mark(*sources: EnergySource) -> str:
-    """Returns the mark behind joules from these sources: " (estimate)", " (partly estimate)" or nothing.
+    """Returns the mark before amounts that follow from the energy of these sources; empty if all of it was measured."""
+    return "" if quality_of(*sources) is EnergyQuality.MEASURED else ESTIMATE_MARK
 
-    Sources without a kind do not count.
-    """
-    known = {energy_quality(source) for source in sources if source.kinds}
-    if known <= {EnergyQuality.MEASURED}:
-        return ""
-    return " (estimate)" if known == {EnergyQuality.ESTIMATED} else " (partly estimate)"
+
+def marked(text: Callable[[float], str], mark: str) -> Callable[[float], str]:
+    """Returns the function `text` with a mark before every amount that is known."""
+    return lambda value: f"{mark}{text(value)}" if math.isfinite(value) else text(value)
 
 
 def optional(message: Any, name: str) -> Any:

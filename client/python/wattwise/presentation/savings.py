@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.presentation.facts import Fact, monitor_of
-from wattwise.presentation.quantities import age, carbon, duration, energy, joules, moment, money, seconds_since
+from wattwise.presentation.quantities import (
+    ESTIMATE_MARK,
+    ESTIMATE_NOTE,
+    age,
+    carbon,
+    duration,
+    energy,
+    joules,
+    marked,
+    moment,
+    money,
+    seconds_since,
+)
 from wattwise.presentation.sentences import (
+    Quantity,
     main_quantity,
     number_of,
     shown_saving,
     spent_by_month,
     spent_per_model,
+    why_no_figure,
 )
 from wattwise.presentation.states import mark_of
 
@@ -44,18 +59,24 @@ class Amount(NamedTuple):
     loses: bool
 
 
-def amounts_of(savings: v1.Savings, factors: v1.Factors) -> list[Amount]:
-    """Returns the quantities, the main one first; money and CO2 only with the factors for them."""
+def amounts_of(savings: v1.Savings, factors: v1.Factors, mark: str) -> list[Amount]:
+    """Returns the quantities, the main one first; money and CO2 only with the factors for them.
+
+    Args:
+        savings: What was saved of each quantity.
+        factors: The operator's factors.
+        mark: The mark before amounts that follow from energy.
+    """
     quantities: list[tuple[str, v1.SavingsEstimate, Callable[[float], str]]] = [
-        ("cost", savings.cost, joules),
-        ("energy", savings.energy, energy),
+        ("cost", savings.cost, marked(joules, mark)),
+        ("energy", savings.energy, marked(energy, mark)),
         ("time", savings.time, duration),
     ]
     if savings.HasField("money"):
-        quantities.append(("money", savings.money, lambda value: money(value, factors.currency)))
+        quantities.append(("money", savings.money, marked(partial(money, currency=factors.currency), mark)))
     if savings.HasField("carbon"):
-        quantities.append(("CO2", savings.carbon, carbon))
-    main = main_quantity(savings, factors).name
+        quantities.append(("CO2", savings.carbon, marked(carbon, mark)))
+    main = main_quantity(savings, factors, mark).name
     return [_amount(*each) for each in sorted(quantities, key=lambda quantity: quantity[0] != main)]
 
 
@@ -66,7 +87,7 @@ def _amount(name: str, saving: v1.SavingsEstimate, text: Callable[[float], str])
         text(saving.in_use) if saving.HasField("in_use") else "",
         text(saving.with_default) if saving.HasField("with_default") else "",
         # A lower bound below 0 is no loss, but says that a saving is not proven.
-        at_least or ("not certain" if saving.HasField("at_least") else "no claim"),
+        at_least or (why_no_figure(saving) if saving.HasField("spent") else "not measured"),
         estimate,
         text(saving.spent) if saving.HasField("spent") else "not measured",
         saving.verdict == v1.SAVINGS_VERDICT_LOSS,
@@ -78,12 +99,14 @@ def savings_facts(
 ) -> Iterator[Fact]:
     """Yields the facts behind a claim."""
     savings, running = statistics.savings, statistics.num_running
+    quantity = main_quantity(savings, factors, mark_of(job))
     yield Fact("deliveries", f"{_deliveries(statistics)}{f', {running} still running' if running else ''}")
-    yield from spending(statistics, factors)
+    yield from spending(statistics, quantity)
     for change in details.changes:
         yield Fact("changed", change.message)
     if since := savings.compared_from_trial:
-        of_all = f"{joules(savings.cost.spent)} of {joules(statistics.spent.cost)}"
+        text = marked(joules, mark_of(job))
+        of_all = f"{text(savings.cost.spent)} of {text(statistics.spent.cost)}"
         deliveries = f"{savings.num_deliveries} of {statistics.num_deliveries} deliveries"
         yield Fact("since", f"trial {since}: {deliveries}, for {of_all}")
     newest = ""
@@ -92,30 +115,29 @@ def savings_facts(
         newest = f", the newest {age(seconds_since(when))} old ({moment(when)})"
     runs = number_of(savings.num_baseline_trials, "delivery", "deliveries")
     yield Fact("compared with", f"{runs} of the default batch size {job.spec.default_batch_size}{newest}")
-    yield from _arithmetic(savings, factors, running=bool(running))
+    yield from _arithmetic(savings, quantity, running=bool(running))
     if statistics.HasField("break_even_trial"):
-        of_cost = "" if main_quantity(savings, factors).name == "cost" else " of cost"
+        of_cost = "" if quantity.name == "cost" else " of cost"
         yield Fact("break-even", f"at trial {statistics.break_even_trial}, by today's lower bound{of_cost}")
     if statistics.excluded_trials:
         yield Fact("left out", f"{number_of(len(statistics.excluded_trials), 'trial')} that a person has excluded")
     yield Fact("monitor", monitor_of(job))
-    if mark := mark_of(job):
-        in_part = " in part" if "partly" in mark else ""
-        yield Fact("estimates", f"energies and costs are estimates{in_part}, not measured")
+    if mark_of(job):
+        yield Fact("estimates", f"{ESTIMATE_MARK} marks {ESTIMATE_NOTE}")
     yield Fact("factors", factors_text(factors) or NO_FACTORS)
 
 
-def spending(statistics: v1.JobStatistics, factors: v1.Factors) -> Iterator[Fact]:
+def spending(statistics: v1.JobStatistics, quantity: Quantity) -> Iterator[Fact]:
     """Yields what all trials took, and what those of the newest month took."""
-    yield Fact("spent", f"{spent_per_model(statistics, factors)}, failed and running trials included")
-    if months := spent_by_month(statistics, factors):
+    yield Fact("spent", f"{spent_per_model(statistics, quantity)}, failed and running trials included")
+    if months := spent_by_month(statistics, quantity):
         without = "; without running trials" if statistics.num_running else ""
         yield Fact("by month", f"{months.removesuffix('.')}{without}")
 
 
-def _arithmetic(savings: v1.Savings, factors: v1.Factors, *, running: bool) -> Iterator[Fact]:
+def _arithmetic(savings: v1.Savings, quantity: Quantity, *, running: bool) -> Iterator[Fact]:
     """Yields how the figures of a claim follow from what a delivery takes with the default."""
-    _, saving, text = main_quantity(savings, factors)
+    saving, text = quantity.saving, quantity.text
     deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         spent = text(saving.spent)

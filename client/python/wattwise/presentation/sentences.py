@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import joules, money, percent
+from wattwise.presentation.quantities import joules, marked, money, percent
 from wattwise.presentation.states import banned, baseline_waits, choosable, mark_of
 
 Kind = Literal["saving", "loss", "exploring", "uncertain", "none"]
@@ -24,10 +25,10 @@ _KINDS: dict[int, Kind] = {
 }
 
 _CHOICES = 3
-"""Choices of the next launch that are named."""
+"""The most choices of the next launch that a sentence names."""
 
 _ABOUT_THE_SAME = 0.005
-"""A difference below this is said as none."""
+"""Smaller differences are shown as none."""
 
 
 class Quantity(NamedTuple):
@@ -90,22 +91,22 @@ def answer(
         choices: What the next launch may get, the most probable first; None if that was not asked for.
     """
     savings, proof = statistics.savings, statistics.proof
-    quantity = main_quantity(savings, factors)
+    quantity = main_quantity(savings, factors, mark_of(job))
     return Answer(
         _KINDS.get(quantity.saving.verdict, "none"),
         _now(job, savings, quantity),
         _saved(job, savings, proof, quantity),
         _settle(job, details, savings, proof, quantity),
-        _used(job, quantity),
+        _used(job),
         "" if choices is None else _upcoming(job, choices),
     )
 
 
-def main_quantity(savings: v1.Savings, factors: v1.Factors) -> Quantity:
-    """Returns the main quantity of savings."""
+def main_quantity(savings: v1.Savings, factors: v1.Factors, mark: str) -> Quantity:
+    """Returns the main quantity of savings, with a mark before amounts that are estimates."""
     if savings.main_quantity == v1.SAVINGS_QUANTITY_MONEY:
-        return Quantity("money", savings.money, lambda value: money(value, factors.currency))
-    return Quantity("cost", savings.cost, joules)
+        return Quantity("money", savings.money, marked(partial(money, currency=factors.currency), mark))
+    return Quantity("cost", savings.cost, marked(joules, mark))
 
 
 def has_prices(factors: v1.Factors) -> bool:
@@ -140,8 +141,21 @@ def shown_saving(saving: v1.SavingsEstimate, text: Callable[[float], str]) -> tu
     return "", ""
 
 
+def why_no_figure(saving: v1.SavingsEstimate) -> str:
+    """Returns in a few words why neither a saving nor a loss is shown."""
+    return _NO_FIGURES.get(saving.verdict, _NO_COMPARISON)
+
+
+_NO_COMPARISON = "no comparison yet"
+_NO_FIGURES: Mapping[int, str] = {
+    v1.SAVINGS_VERDICT_EXPLORING: "exploring",
+    v1.SAVINGS_VERDICT_UNCERTAIN: "not certain yet",
+    v1.SAVINGS_VERDICT_NOT_MEASURED: "not measured",
+}
+
+
 def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
-    saving, text, mark = quantity.saving, quantity.text, mark_of(job)
+    saving, text = quantity.saving, quantity.text
     default, used = job.spec.default_batch_size, savings.batch_size_in_use
     if not (savings.num_deliveries or saving.HasField("in_use") or saving.HasField("with_default")):
         return _no_delivery(job, savings)
@@ -152,14 +166,14 @@ def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
         usual = f"{text(saving.with_default)} with the default, {default}{_few(savings, savings.num_baseline_trials)}"
     if not saving.HasField("in_use"):
         none = f"Batch size {used} has not reached the target{_since(job, savings)}"
-        return f"{none}; a model costs {usual}{mark}." if usual else f"{none}."
+        return f"{none}; a model costs {usual}." if usual else f"{none}."
     now = f"A model costs {text(saving.in_use)} now"
     if used == default:
-        return f"{now}, with the default, {default}{_few(savings, savings.num_baseline_trials)}{mark}."
+        return f"{now}, with the default, {default}{_few(savings, savings.num_baseline_trials)}."
     now += _few(savings, savings.num_in_use_trials)
     if not usual:
-        return f"{now}{mark}; the default, {default}, has not reached the target{_since(job, savings)}."
-    return ": ".join(filter(None, (f"{now}, {usual}", change_now(saving)))) + f"{mark}."
+        return f"{now}; the default, {default}, has not reached the target{_since(job, savings)}."
+    return ": ".join(filter(None, (f"{now}, {usual}", change_now(saving)))) + "."
 
 
 def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
@@ -171,7 +185,7 @@ def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
 
 
 def _few(savings: v1.Savings, deliveries: int) -> str:
-    """Returns how few deliveries a cost is from, if they are too few for a comparison."""
+    """Returns the number of deliveries behind a cost if that number is too small for a comparison."""
     if deliveries >= savings.min_baseline_trials:
         return ""
     return " (one delivery)" if deliveries == 1 else f" ({deliveries} deliveries)"
@@ -206,12 +220,12 @@ def _saved(job: v1.Job, savings: v1.Savings, proof: v1.SavingsProof, quantity: Q
         case v1.SAVINGS_VERDICT_EXPLORING:
             found = f"Exploring: {_so_far(saving)} in the first {savings.num_exploring_launches} launches."
         case v1.SAVINGS_VERDICT_UNCERTAIN:
-            found = f"Whether it has saved anything in {deliveries} is not certain yet."
+            found = f"It is not certain yet whether {deliveries} saved anything."
         case v1.SAVINGS_VERDICT_NO_BASELINE:
-            needed = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"
-            found = f"What was saved is not known: the default, {default}, has {needed} that a comparison needs."
+            has = f"{savings.num_baseline_trials} of the {savings.min_baseline_trials} deliveries"
+            found = f"{_NO_COMPARISON.capitalize()}: the default, {default}, has {has} that a comparison needs."
         case v1.SAVINGS_VERDICT_NOT_MEASURED:
-            found = f"What was saved is not known, since some deliveries have no measurement of the {quantity.name}."
+            found = f"What was saved is not known, because some deliveries have no measurement of the {quantity.name}."
         case v1.SAVINGS_VERDICT_NO_DELIVERY:
             found = "Nothing was saved since then." if _since(job, savings) else "Nothing was saved yet."
             if job.num_trials and quantity.saving.HasField("in_use"):
@@ -222,7 +236,7 @@ def _saved(job: v1.Job, savings: v1.Savings, proof: v1.SavingsProof, quantity: Q
 def _so_far(saving: v1.SavingsEstimate) -> str:
     if saving.lost_share < _ABOUT_THE_SAME:
         return "trying batch sizes usually costs more than it saves"
-    return f"{percent(saving.lost_share)} more so far than with the default, which is usual"
+    return f"{percent(saving.lost_share)} more than with the default so far, which is usual"
 
 
 def _settle(
@@ -247,8 +261,8 @@ def _settle(
 
 _UNPROVEN: dict[int, str] = {
     v1.PROOF_STATE_DEFAULT_IN_USE: "Nothing is saved while the default is the best known batch size.",
-    v1.PROOF_STATE_TOO_SMALL: "So small a saving takes more than 20 further runs of the default to be shown.",
-    v1.PROOF_STATE_NO_SAVING: "A model costs no less than with the default so far.",
+    v1.PROOF_STATE_TOO_SMALL: "To prove so small a saving takes more than 20 further runs of the default.",
+    v1.PROOF_STATE_NO_SAVING: "So far a model costs no less than with the default.",
 }
 
 
@@ -264,33 +278,30 @@ def _request(job: v1.Job, details: v1.JobDetails) -> str:
     """Returns how to request a baseline, or what is known of the request."""
     job_id, default = shlex.quote(job.spec.job_id), job.spec.default_batch_size
     command = f"wattwise jobs baseline {job_id}"
-    requested = f"`{command}` requests one, `{command} --every 20` one in 20 launches"
+    requested = f"`{command}` requests one, `{command} --every 20` requests one in 20 launches"
     if job.HasField("baseline_every"):
-        requested = f"one launch in {job.baseline_every} is one"
+        requested = f"one launch in {job.baseline_every} gets the default"
     elif job.baseline_requested:
         requested = "one is requested already"
     elif default not in (*choosable(details), job.pinned_batch_size):
         action = "unban" if default in banned(details) else "readmit"
-        return f"it may not be chosen: `wattwise jobs {action} {job_id} {default}` first"
+        return f"the default may not be chosen before `wattwise jobs {action} {job_id} {default}`"
     waits = baseline_waits(job, details)
     return f"{requested}, but it waits {waits}" if waits else requested
 
 
-def _used(job: v1.Job, quantity: Quantity) -> str:
+def _used(job: v1.Job) -> str:
     default, size = job.spec.default_batch_size, f"Batch size {job.batch_size_in_use}"
     paused = "; the search is paused" if job.paused else ""
     if job.HasField("pinned_batch_size"):
         return f"{size} is used now, because it is pinned{paused}."
     if not job.available_batch_sizes:
-        return "No batch size is used now, since none is left to try."
+        return "No batch size is used now, because no batch size is left to try."
     if job.HasField("best_known_batch_size"):
-        cost = ", as far as known"
-        if math.isfinite(job.best_known_cost):
-            # Joules beside money would be a second unit for the same thing.
-            cost = f", {joules(job.best_known_cost)} per model" if quantity.name == "cost" else ""
-        return f"{size} is used now, because its expected cost is the lowest{cost}{paused}."
+        as_known = "" if math.isfinite(job.best_known_cost) else ", as far as known"
+        return f"{size} is used now, because its expected cost is the lowest{as_known}{paused}."
     which = "the default" if job.batch_size_in_use == default else f"the nearest to the default, {default}"
-    return f"{size}, {which}, is used now, since no batch size is known to reach the target{paused}."
+    return f"{size}, {which}, is used now, because no batch size is known to reach the target{paused}."
 
 
 def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
@@ -327,7 +338,7 @@ class Total(NamedTuple):
 
 def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
     """Returns what the figures of several jobs say, by the rule of a single job."""
-    quantity = main_quantity(totals.savings, factors)
+    quantity = main_quantity(totals.savings, factors, mark="")
     saving, text = quantity.saving, quantity.text
     jobs = f"{totals.num_jobs_with_savings:,} of {number_of(totals.num_jobs, 'job')}"
     found = Total("none", "", "no saving yet: no trial has reached its target")
@@ -338,28 +349,25 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
             found = Total("loss", text(saving.lost), f"more than with the default batch sizes, in {jobs}")
         case v1.SAVINGS_VERDICT_EXPLORING:
             first = totals.savings.num_exploring_launches
-            found = Total("exploring", "", f"no saving yet: no job has had more than {first} launches, which explore")
+            found = Total("exploring", "", f"no saving yet: the first {first} launches of each job explore")
         case v1.SAVINGS_VERDICT_UNCERTAIN:
-            found = Total("uncertain", "", f"whether {jobs} saved anything together is not certain yet")
+            found = Total("uncertain", "", f"it is not certain yet whether {jobs} saved anything together")
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             needed = totals.savings.min_baseline_trials
-            found = Total("none", "", f"no saving is known: no default has the {needed} deliveries that it takes")
+            needs = f"no default batch size has the {needed} deliveries that a comparison needs"
+            found = Total("none", "", f"{_NO_COMPARISON}: {needs}")
         case v1.SAVINGS_VERDICT_NOT_MEASURED:
-            found = Total("none", "", f"no saving is known: deliveries have no measurement of the {quantity.name}")
+            unknown = f"some deliveries have no measurement of the {quantity.name}"
+            found = Total("none", "", f"what was saved is not known, because {unknown}")
     return found
 
 
-def spent_per_model(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
-    """Returns what all trials of a job took, and that by its deliveries."""
-    return _per_model(statistics, main_quantity(statistics.savings, factors))
-
-
-def spent_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> str:
+def spent_by_month(statistics: v1.JobStatistics, quantity: Quantity) -> str:
     """Returns what the newest month took, and how that compares with the month before; empty without a month."""
     if not statistics.months:
         return ""
-    quantity, newest = main_quantity(statistics.savings, factors), statistics.months[-1]
-    found = f"{month_name(newest)}: {_per_model(newest, quantity)}"
+    newest = statistics.months[-1]
+    found = f"{month_name(newest)}: {spent_per_model(newest, quantity)}"
     if not newest.HasField("change"):
         return f"{found}."
     before = statistics.months[-2]
@@ -372,7 +380,8 @@ def month_name(month: v1.MonthStatistics) -> str:
     return month.start_time.ToDatetime().strftime("%B %Y")
 
 
-def _per_model(figures: v1.JobStatistics | v1.MonthStatistics, quantity: Quantity) -> str:
+def spent_per_model(figures: v1.JobStatistics | v1.MonthStatistics, quantity: Quantity) -> str:
+    """Returns what all trials of a job or a month took, in total and by their deliveries."""
     spent = quantity.text(quantity.of(figures.spent))
     if not figures.num_deliveries:
         return f"{spent} for no delivery"
@@ -391,7 +400,7 @@ def next_launch(choices: Sequence[v1.PreviewedChoice]) -> str:
     return f"batch size {choice.batch_size}: {choice.reason}{bound}"
 
 
-def mean_money(trials: v1.TrialStatistics, factors: v1.Factors) -> str:
+def mean_money(trials: v1.TrialStatistics, factors: v1.Factors, mark: str) -> str:
     """Returns what a delivery with a batch size costs on average in money; empty if that is unknown."""
     mean = trials.mean_delivery
-    return money(mean.money, factors.currency) if mean.HasField("money") else ""
+    return marked(partial(money, currency=factors.currency), mark)(mean.money) if mean.HasField("money") else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wattwise import v1
@@ -246,8 +247,66 @@ def other_monitors(job: v1.Job) -> str:
 
 
 def mark_of(job: v1.Job) -> str:
-    """Returns the mark behind a job's costs if all or some of them are estimates."""
+    """Returns the mark before a job's energies and costs if all or some of them are estimates."""
     return estimate_mark(job.monitor, *job.other_monitors)
+
+
+class BatchSize(NamedTuple):
+    """A batch size of a job, as the lists of the job's details and statistics describe it.
+
+    Attributes:
+        state: What the search knows about it.
+        arm: The belief of the policy; empty for a policy without beliefs.
+        limit: Its cheapest power limit; empty if it has none.
+        trials: The figures of its trials; empty without trials.
+    """
+
+    state: v1.BatchSizeState
+    arm: v1.Arm
+    limit: v1.PowerLimit
+    trials: v1.TrialStatistics
+
+    @property
+    def expected_cost(self) -> float | None:
+        """The expected cost of a model, in joules; None if it is not known."""
+        return _finite(self.state, "expected_cost")
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the expected cost, in joules; None if it is not known."""
+        return _finite(self.state, "expected_cost_deviation")
+
+
+def _finite(message: Any, name: str) -> float | None:
+    value = optional(message, name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def batch_sizes(details: v1.JobDetails, statistics: v1.JobStatistics) -> list[BatchSize]:
+    """Returns the batch sizes of a job, the smallest one first."""
+    arms = {each.batch_size: each for each in arms_of(details)}
+    limits = {each.batch_size: each for each in details.power_limits}
+    trials = {each.batch_size: each for each in statistics.trials}
+    return [
+        BatchSize(
+            state,
+            arms.get(state.batch_size, v1.Arm()),
+            limits.get(state.batch_size, v1.PowerLimit()),
+            trials.get(state.batch_size, v1.TrialStatistics()),
+        )
+        for state in sorted(details.batch_size_states, key=lambda state: state.batch_size)
+    ]
+
+
+def arms_of(details: v1.JobDetails) -> Sequence[v1.Arm]:
+    """Returns the beliefs of the job's policy; empty for a policy that this client does not know."""
+    of_policy = details.policy_details
+    known: Mapping[str | None, Sequence[v1.Arm]] = {
+        "pruning_gts": of_policy.pruning_gts.arms,
+        "gts": of_policy.gts.arms,
+        "knowledge_gradient": of_policy.knowledge_gradient.arms,
+    }
+    return known.get(of_policy.WhichOneof("details"), ())
 
 
 def status_name(state: v1.BatchSizeState) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from wattwise.presentation.quantities import (
-    COMPUTED_MARK,
     COMPUTED_NOTE,
+    ESTIMATE_MARK,
     ESTIMATE_NOTE,
     age,
     duration,
@@ -139,43 +139,29 @@ def ages(name: str, time: Callable[[Row], Timestamp | None], *, priority: int = 
 
 @dataclass(frozen=True)
 class Mark(Generic[Row]):
-    """What is said once about cells, such as that they are estimates.
+    """A sign before cells, and the note that explains the sign below the table.
 
     Attributes:
-        columns: The names of the columns that it is about.
-        suffix: Returns what is said of a row's cells, such as " (estimate)"; empty if nothing is.
-        sign: Precedes a cell if only some rows are marked.
-        some: What the sign marks.
-        every: By suffix, the note below a table whose rows all have this one; their cells have no sign.
+        columns: The names of the columns with such cells.
+        is_marked: Returns whether a row's cells have the sign.
+        sign: The sign.
+        meaning: What the sign marks, such as "estimates".
     """
 
     columns: Sequence[str]
-    suffix: Callable[[Row], str]
+    is_marked: Callable[[Row], bool]
     sign: str
-    some: str
-    every: Mapping[str, str]
+    meaning: str
 
 
-def estimate_marks(
-    columns: Sequence[str], suffix: Callable[[Row], str], what: str, *, some: str = ESTIMATE_NOTE, measured: str = ""
-) -> Mark[Row]:
-    """Returns the mark of estimates.
-
-    Args:
-        columns: As of `Mark`.
-        suffix: Returns the `estimate_mark` of a row.
-        what: What the cells are, such as "Costs".
-        some: As of `Mark`.
-        measured: What the note adds if all of the cells are estimates.
-    """
-    every = {" (estimate)": f"{what} are estimates{measured}.", " (partly estimate)": f"{what} are estimates in part."}
-    return Mark(columns, suffix, "~", some, every)
+def estimate_marks(columns: Sequence[str], mark: Callable[[Row], str]) -> Mark[Row]:
+    """Returns the mark of estimates, for rows with an `estimate_mark`."""
+    return Mark(columns, lambda row: bool(mark(row)), ESTIMATE_MARK, ESTIMATE_NOTE)
 
 
 def computed_marks(columns: Sequence[str], is_computed: Callable[[Row], bool]) -> Mark[Row]:
     """Returns the mark of costs that follow from computed usage."""
-    every = {COMPUTED_MARK: f"Costs are {COMPUTED_NOTE}."}
-    return Mark(columns, lambda row: COMPUTED_MARK if is_computed(row) else "", "*", f"costs {COMPUTED_NOTE}", every)
+    return Mark(columns, is_computed, "*", f"costs {COMPUTED_NOTE}")
 
 
 class Table(NamedTuple):
@@ -237,7 +223,7 @@ def fit(
     Args:
         columns: All columns, in their order.
         rows: What the columns read.
-        marks: What is said once about cells.
+        marks: The signs before cells.
         width: The columns of the terminal; None to leave none out.
         breaks: Whether headings and keys are broken, as `rich` does.
     """
@@ -283,18 +269,12 @@ def _cells(
     notes = []
     for mark in marks:
         places = [place for place, column in enumerate(columns) if column.name in mark.columns]
-        filled = [(cells, place, mark.suffix(row)) for cells, row in zip(texts, rows, strict=True) for place in places]
-        filled = [(cells, place, suffix) for cells, place, suffix in filled if cells[place]]
-        suffixes = {suffix for _, _, suffix in filled}
-        if not suffixes - {""}:
-            continue
-        if len(suffixes) == 1:
-            notes.append(mark.every[suffixes.pop()])
-            continue
-        notes.append(f"{mark.sign} marks {mark.some}.")
-        for cells, place, suffix in filled:
-            if suffix:
-                cells[place] = mark.sign + cells[place]
+        signed = [cells for cells, row in zip(texts, rows, strict=True) if mark.is_marked(row)]
+        filled = [(cells, place) for cells in signed for place in places if cells[place]]
+        for cells, place in filled:
+            cells[place] = f"{mark.sign}{cells[place]}"
+        if filled:
+            notes.append(f"{mark.sign} marks {mark.meaning}.")
     return texts, notes
 
 
@@ -311,7 +291,7 @@ def print_rows(
     Args:
         columns: Its columns.
         rows: What they read.
-        marks: What is said once about cells.
+        marks: The signs before cells.
         whole: Whether no column is left out on a terminal.
         headers: Whether the names of the columns are shown.
     """
