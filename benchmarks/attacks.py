@@ -30,7 +30,7 @@ _SECONDS = 5.0
 
 
 def measure(server: str) -> Samples:
-    """The 99th percentile of a report's seconds, alone and beside each attack: one sample per attack."""
+    """Returns the 99th percentile of a report's seconds, alone and beside each attack: one sample per attack."""
     found: Samples = {IDLE: []}
     with trainer(server) as victim:
         for name in ATTACKS:

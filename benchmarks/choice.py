@@ -63,7 +63,7 @@ def measure(launches: int = 200) -> Samples:
 
 
 def _launches(count: int) -> Iterator[tuple[float, Search]]:
-    """The seconds of the policy for each launch, and the state after it."""
+    """Yields the seconds of the policy for each launch, and the state after it."""
     search = _POLICY.register(_SPEC, ())
     for number in range(1, count + 1):
         started = time.perf_counter()
@@ -91,7 +91,7 @@ def _choose(search: Search) -> Choice:
 
 
 def _last(number: int, size: int) -> Measurement:
-    """The epoch that reaches the target."""
+    """Returns the epoch that reaches the target."""
     epochs = round((10 + size / 50 + 300 / size) * (1 + 0.1 * (number % 3)))
     seconds = epochs * (10 + 200 / size)
     return Measurement(epochs, seconds, 150 * seconds, 0.95, _TIME)

@@ -58,7 +58,7 @@ async def _measure(echo: str, server: str, rounds: int, seconds: float) -> dict[
 
 
 def two_trials_each(server: str) -> list[v1.Trial]:
-    """Two trials per caller, each of its own job: one for its calls and one for its stream."""
+    """Returns two trials per caller, each of its own job: one for its calls and one for its stream."""
     with grpc.insecure_channel(server) as channel:
         stub = v1.BatchSizeOptimizerStub(channel)
         return [jobs.next_trial(stub, jobs.register(stub).job_id) for _ in range(2 * CALLERS)]

@@ -36,7 +36,7 @@ class Figure:
         return self.value >= self.target if self.at_least else self.value <= self.target
 
     def line(self) -> str:
-        """The row of the table."""
+        """Returns the row of the table."""
         unit = f" {self.unit}" if self.unit else ""
         value = f"{self.value:.2f}{unit}" if self.value < 10 else f"{self.value:.0f}{unit}"
         target = "" if self.target is None else f"{'≥' if self.at_least else '≤'} {self.target:g}{unit}"
@@ -44,13 +44,13 @@ class Figure:
 
 
 def ratio(samples: Samples, of: str, to: Callable[[dict[str, float]], float]) -> float:
-    """The median over rounds of one kind divided by `to` of the same round."""
+    """Returns the median over rounds of one kind divided by `to` of the same round."""
     rounds = [dict(zip(samples, values, strict=True)) for values in zip(*samples.values(), strict=True)]
     return float(median(each[of] / to(each) for each in rounds))
 
 
 def medians(samples: Samples) -> Sequence[str]:
-    """The medians behind the ratios, as text."""
+    """Returns the medians behind the ratios, as text."""
     lines = []
     for name, values in samples.items():
         value = median(values)

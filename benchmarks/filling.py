@@ -29,7 +29,7 @@ _UP_TO = "WITH RECURSIVE copies(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copi
 
 
 def job_id(place: int) -> str:
-    """The id of the job at a place, from 0."""
+    """Returns the id of the job at a place, from 0."""
     return f"bench-{place}"
 
 

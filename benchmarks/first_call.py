@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _copy_stubs(folder: Path) -> None:
-    """Only the generated files: importing them from the package would import the package's modules too."""
+    """Copies the generated files alone: importing them from the package would import the package's modules too."""
     folder.mkdir(parents=True)
     for file in Path(wattwise.v1.__path__[0]).glob("*_pb2*.py"):
         shutil.copy(file, folder)

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _processor_seconds(code: str, environment: Mapping[str, str]) -> float:
-    """CPU time of a process in user and system mode."""
+    """Returns the CPU time of a process in user and system mode."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -22,7 +22,7 @@ def register(stub: v1.BatchSizeOptimizerStub, **changes: object) -> v1.JobSpec:
 
 
 def job_spec(**changes: object) -> v1.JobSpec:
-    """A job with eight batch sizes around 64, of a policy whose choices take no time worth measuring."""
+    """Returns a job with eight batch sizes around 64, of a policy whose choices take no time worth measuring."""
     usual: dict[str, object] = {
         "job_id_prefix": "bench",
         "job_id": f"bench-{uuid.uuid4().hex[:12]}",
@@ -50,13 +50,13 @@ def reports(trial: v1.Trial) -> Reports:
 
 
 def whole_trial(trial: v1.Trial) -> list[v1.ReportResultRequest]:
-    """The five epochs of a trial that reaches its target in the last."""
+    """Returns the five epochs of a trial that reaches its target in the last one."""
     metrics = [0.1, 0.1, 0.1, 0.1, 0.95]
     return [v1.ReportResultRequest(result=result(trial, epoch, metric)) for epoch, metric in enumerate(metrics, 1)]
 
 
 def result(trial: v1.Trial, epoch: int, metric: float) -> v1.TrainingResult:
-    """The sums at the end of an epoch that takes a minute."""
+    """Returns the sums at the end of an epoch that takes a minute."""
     return v1.TrainingResult(
         trial=trial.id,
         measurement=v1.Measurement(

@@ -22,7 +22,7 @@ DEATHS = {
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """The seconds of the report that follows each death, by what happens to the server."""
+    """Returns the seconds of the report that follows each death, by what happens to the server."""
     with PostgresServer.running() as postgres:
         return {what: [_move(postgres, death) for _ in range(rounds)] for what, death in DEATHS.items()}
 
@@ -53,7 +53,7 @@ def _move(postgres: PostgresServer, death: signal.Signals) -> float:
 
 
 def _used(servers: list[LiveServer]) -> LiveServer:
-    """The server that the trainer, which is this process, is connected to."""
+    """Returns the server that the trainer, which is this process, is connected to."""
     # gRPC's sockets are of IPv6, also to an address of IPv4.
     connections = [
         line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()

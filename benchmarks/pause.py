@@ -24,7 +24,7 @@ _AT_ONCE = 64
 
 
 def measure(folder: Path) -> float:
-    """The longest pause, in seconds."""
+    """Returns the longest pause, in seconds."""
     return uvloop.run(_measure(folder / "pause.db"))
 
 

@@ -47,7 +47,7 @@ class Server(NamedTuple):
     metrics: str
 
     def figure(self, name: str) -> float:
-        """A counter."""
+        """Returns a counter."""
         with urllib.request.urlopen(self.metrics, timeout=10) as answer:  # noqa: S310 - it is http
             families = text_string_to_metric_families(answer.read().decode())
         return sum(each.value for family in families for each in family.samples if each.name == name)
@@ -66,7 +66,7 @@ def servers_on(url: str, count: int) -> Iterator[Sequence[Server]]:
 
 
 def measure(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
-    """The targets of a shared database."""
+    """Yields the targets of a shared database."""
     # PostgreSQL may run as another user.
     folder.chmod(0o755)
     with PostgresServer.running(folder) as database, echo_server() as (echo, _):
@@ -116,7 +116,7 @@ def _calls(
 
 
 def _processor_times(address: str, process: subprocess.Popen[str], rounds: int) -> list[float]:
-    """CPU time of the server per report of 64 callers, in seconds."""
+    """Returns the CPU time of the server per report of 64 callers, in seconds."""
     trials = two_trials_each(address)
 
     async def measure() -> list[float]:

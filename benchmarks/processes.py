@@ -14,7 +14,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def wattwise_server(database: Path | str, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A Wattwise server on a file, or on the database of a URL: its address and its process."""
+    """Starts a Wattwise server on a file, or on the database of a URL: its address and its process."""
     url = database if isinstance(database, str) else f"sqlite:///{database}"
     command = ["wattwise_server", "--address", "127.0.0.1:0", "--database", url, "--log-level", "warning"]
     with _server([*command, *arguments]) as found:
@@ -23,7 +23,7 @@ def wattwise_server(database: Path | str, *arguments: str) -> Iterator[tuple[str
 
 @contextlib.contextmanager
 def echo_server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The echo server: its address and its process."""
+    """Starts the echo server: its address and its process."""
     with _server(["benchmarks.echo"]) as found:
         yield found
 
@@ -54,13 +54,13 @@ def client(module: str, **arguments: object) -> Any:
 
 
 def processor_seconds(process: subprocess.Popen[str]) -> float:
-    """CPU time that a process has used in all of its threads."""
+    """Returns the CPU time that a process has used in all of its threads."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_megabytes(process: subprocess.Popen[str]) -> float:
-    """Resident memory of a process, in MB of 10^6 bytes."""
+    """Returns the resident memory of a process, in MB of 10^6 bytes."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -37,13 +37,13 @@ _PATHS = ("/", f"/job?id={DEEP}", "/running")
 
 
 def beside(tabs: int) -> str:
-    """The name of the samples beside so many tabs."""
+    """Returns the name of the samples beside so many tabs."""
     return f"{tabs} tab{'s' if tabs > 1 else ''} of the page"
 
 
 @contextlib.contextmanager
 def page(server: str) -> Iterator[str]:
-    """The URL of `wattwise web` on a server."""
+    """Yields the URL of `wattwise web` on a server."""
     command = [sys.executable, "-m", "wattwise_web", "--address", "127.0.0.1:0", "--server", server]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None or not (line := process.stdout.readline()):
@@ -53,7 +53,7 @@ def page(server: str) -> Iterator[str]:
 
 
 def neighbour(server: str, url: str, rounds: int) -> Samples:
-    """The 95th percentile of a report's seconds, alone and beside tabs, by the number of tabs."""
+    """Returns the 95th percentile of a report's seconds, alone and beside tabs, by the number of tabs."""
     found: Samples = {ALONE: [], **{beside(count): [] for count in TABS}}
     with trainer(server) as victim:
         for _ in range(rounds):
@@ -67,7 +67,7 @@ def neighbour(server: str, url: str, rounds: int) -> Samples:
 
 
 def export(server: str, url: str) -> tuple[float, float]:
-    """The seconds of an export of all trials of the largest job, and the 95th percentile of a report beside it."""
+    """Returns the seconds of an export of all trials of the largest job, and the 95th percentile of reports then."""
     with trainer(server) as victim, victim() as waiting:
         start = time.perf_counter()
         with httpx.stream("GET", f"{url}/job/trials.csv?id={DEEP}", timeout=60) as answer:

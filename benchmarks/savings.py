@@ -56,7 +56,6 @@ _UNLIKELY = 0.05
 """Probability below which chance explains nothing."""
 
 _USUAL = ("knowledge_gradient", "pruning_gts")
-_ETA = 0.5
 _WIDTH = 80
 _CHANGES = " *"
 """Marks a line whose default changes."""
@@ -105,7 +104,7 @@ class Line:
 
 
 def lines() -> Iterator[Line]:
-    """All lines, in the order of the table."""
+    """Yields all lines, in the order of the table."""
     for name, gpu in product(WORKLOADS, ("v100", "a40")):
         yield Line(f"{name}/{gpu}", [Case(f"{name}/{gpu}")])
     for name in _NAMED:
@@ -172,7 +171,10 @@ class _Recorded(WithFallback):
 
 
 def default_cost(workload: Workload, eta: float) -> float:
-    """Expected cost of a trial of the default that nothing stops and that reaches the target, in J; NaN if none can."""
+    """Returns the expected cost, in J, of a trial of the default that nothing stops and that reaches the target.
+
+    NaN if no trial can reach it.
+    """
     default = workload.of(workload.default_batch_size)
     point = cheapest(default.points, eta, workload.max_power_watts)
     ends = [to_the_end(course(run, point), workload.max_epochs) for run in default.runs]
@@ -273,7 +275,7 @@ class Summary(NamedTuple):
 
 
 def chance(missed: int, seeds: int) -> float:
-    """Probability that a bound that holds in 95% of all seeds is missed at least so often in some of them."""
+    """Returns the probability that a bound that holds in 95% of all seeds is missed at least so often in some."""
     return sum(
         math.comb(seeds, each) * (1 - LEAST_COVERED) ** each * LEAST_COVERED ** (seeds - each)
         for each in range(missed, seeds + 1)
@@ -353,7 +355,7 @@ def _entries(policy: str, kept: Sequence[Line], played: _Played) -> Iterator[_En
 
 
 def _print_policy(console: Console, policy: str, kept: Sequence[Line], played: _Played) -> bool:
-    """One policy's table and its totals; returns whether all its limits are met."""
+    """Prints one policy's table and its totals; returns whether all its limits are met."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=policy, title_justify="left")
     table.add_column("case", no_wrap=True)
     for name in ("after", "none", "runs", "true", "plain", "saved", "doubt", "holds"):
@@ -392,7 +394,7 @@ def _cells(found: Summary) -> Sequence[str]:
 
 
 def _print_totals(console: Console, entries: Sequence[_Entry]) -> None:
-    """Over all lines that are judged: what holds, the worst cases, and how often a verdict is wrong."""
+    """Prints what holds over all lines that are judged, the worst cases, and how often a verdict is wrong."""
     claims = [claim for entry in entries for claim in entry.whole.claims]
     each = {name: found for entry in entries for name, found in entry.each.items() if found.claims}
     if not claims:

@@ -14,7 +14,7 @@ from tests.faults.victim import Victim
 
 @contextmanager
 def trainer(server: str) -> Iterator[Callable[[], Victim]]:
-    """A trainer; what it gives measures how long each of its reports takes."""
+    """Yields a function that measures how long each report of a trainer takes."""
     with grpc.insecure_channel(server) as channel:
         stub = v1.BatchSizeOptimizerStub(channel)
         epochs = jobs.reports(jobs.next_trial(stub, jobs.register(stub).job_id))

@@ -64,14 +64,14 @@ class Model(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
 
     def loss(self, text: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """The loss per character of the windows that begin at `starts`."""
+        """Returns the loss per character of the windows that begin at `starts`."""
         windows = text[starts[:, None] + torch.arange(CONTEXT + 1, device=device)]
         hidden = self.layers(self.tokens(windows[:, :-1]) + self.places, mask=self.mask, is_causal=True)
         return cross_entropy(self.head(hidden).flatten(0, 1), windows[:, 1:].flatten())
 
 
 def evaluate(model: Model) -> torch.Tensor:
-    """The loss on the validation text."""
+    """Returns the loss on the validation text."""
     with torch.no_grad():
         return model.loss(validation, torch.arange(0, len(validation) - CONTEXT, CONTEXT, device=device))
 

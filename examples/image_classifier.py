@@ -59,7 +59,7 @@ class AverageMeter:
 
 
 def create_model() -> torch.nn.Module:
-    """A small convolutional network."""
+    """Returns a small convolutional network."""
     layers = [torch.nn.Conv2d(1, args.width, 3), torch.nn.BatchNorm2d(args.width), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(36 * args.width, 10)).to(device)
 

@@ -176,7 +176,7 @@ _LIMITED: Mapping[str, tuple[float, float]] = {
 
 
 def ranges() -> Iterator[_Range]:
-    """Every constant: half and double its value, or what suits it better."""
+    """Yields other values of every constant: half and double its value, or what suits it better."""
     usual = Constants()
     for field in fields(Constants):
         name, value = field.name, getattr(usual, field.name)

@@ -110,7 +110,7 @@ def _counted(done: Iterable[Any], number: int) -> Iterator[Any]:
 
 @contextmanager
 def _mapped(processes: int) -> Iterator[Callable[..., Any]]:
-    """A function that calls another one with each of many tuples of arguments; in this process if one is enough."""
+    """Yields a function that calls another one with many tuples of arguments; here, if one process is enough."""
     if processes == 1:
         yield starmap
         return

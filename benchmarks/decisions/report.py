@@ -69,7 +69,7 @@ class Line:
 def lines(
     rows: Sequence[Row], scores: Mapping[str, Scores], usual_seeds: int, earlier: Mapping[str, Sequence[float]]
 ) -> Iterator[Line]:
-    """All lines of the table.
+    """Yields all lines of the table.
 
     Args:
         rows: The rows.

@@ -91,7 +91,7 @@ def evenly(cases: Sequence[Case], most: int) -> Sequence[Case]:
 
 
 def rows(folders: Folders) -> Iterator[Row]:
-    """All rows, in the order of the table."""
+    """Yields all rows, in the order of the table."""
     yield from _measured()
     yield from _real(folders)
     yield from _synthetic()
@@ -178,7 +178,7 @@ def _changing() -> Iterator[Row]:
 
 
 def _stationary(folders: Folders) -> Iterator[Row]:
-    """Two seeds have somewhat more than 10,000 launches."""
+    """Yields the rows of unchanging worlds. Two seeds have somewhat more than 10,000 launches."""
     named = [name for name in (*CASES, *OTHERS) if name != "drift"]
     longer = [Case(name, recurrences=400) for name in ("all-fail", "bimodal", "heavy-tailed", "all-crash")]
     cases = [*map(Case, (*_SETTINGS, *named)), *_RANDOM[:24], *longer, *_real_cases(folders).values()]

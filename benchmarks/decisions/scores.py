@@ -92,11 +92,11 @@ class Score:
         return Score(played, Reference(best, default, self.reference.alone))
 
     def ratios(self, first: int | None = None) -> np.ndarray:
-        """Total cost over the first recurrences ÷ that of the best batch size, for each seed."""
+        """Returns the total cost over the first recurrences ÷ that of the best batch size, for each seed."""
         return np.asarray(self._costs[:, :first].sum(axis=1) / self.reference.best[:, :first].sum(axis=1))
 
     def to_default(self, first: int) -> np.ndarray:
-        """Total cost over the first recurrences ÷ that of the default batch size, for each seed."""
+        """Returns the total cost over the first recurrences ÷ that of the default batch size, for each seed."""
         return np.asarray(self._costs[:, :first].sum(axis=1) / self.reference.default[:, :first].sum(axis=1))
 
     def ratio(self, first: int | None = None) -> float:
@@ -104,7 +104,7 @@ class Score:
         return float(self.ratios(first).mean())
 
     def undelivered(self) -> int:
-        """Number of recurrences that were given up."""
+        """Returns the number of recurrences that were given up."""
         return int((~self.played.delivered).sum())
 
     @property
@@ -154,7 +154,7 @@ def played(
 
 
 def joined(parts: Sequence[Played]) -> Played:
-    """Several groups of seeds as one."""
+    """Returns several groups of seeds as one."""
     return Played(
         **{each.name: np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Played)}
     )
@@ -253,7 +253,7 @@ def reference(case: Case, workload: Workload, seeds: Sequence[int]) -> Reference
 
 
 def _alone(workload: Workload, size: int, eta: float, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cost of each recurrence with one batch size, retried until it delivers, and whether it did."""
+    """Returns the cost of each recurrence with one batch size, retried until it delivers, and whether it did."""
     price, epochs, reached = _ends(workload, size, eta)
     chosen = (drawn * len(epochs)).astype(int)
     # All trials up to the first that reached the target.
@@ -271,7 +271,7 @@ def _ends(workload: Workload, size: int, eta: float) -> tuple[float, np.ndarray,
 
 
 def model_cost(workload: Workload, size: int, eta: float) -> float:
-    """Expected cost of a model with one batch size, retried until it delivers; each trial is stopped at the best epoch.
+    """Returns the expected cost of a model with one batch size, retried until it delivers, stopped at the best epoch.
 
     Infinite if no recorded run reaches the target.
     """

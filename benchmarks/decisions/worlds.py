@@ -26,7 +26,7 @@ _Factors = Callable[[np.random.Generator], np.ndarray]
 
 
 def _unlucky(rate: float, factor: float, noise: float) -> _Factors:
-    """Noise, and this factor in a share of all runs."""
+    """Returns noise that has this factor in a share of all runs."""
 
     def factors(rng: np.random.Generator) -> np.ndarray:
         usual = np.exp(noise * rng.standard_normal(_RUNS))
@@ -101,7 +101,7 @@ def _valley(
 
 
 def _diverging(*, diverges: bool) -> Workload:
-    """All batch sizes converge, or only those from 256 on."""
+    """Returns a world in which all batch sizes converge, or only those from 256 on."""
     epochs = 20 * (1 + _SIZES / 60)
     return _world("diverging", np.where(_SMALL & diverges, math.inf, epochs), 1 + 10 / _SIZES, 5, _CALM)
 

@@ -21,6 +21,8 @@ constexpr Seconds kLongestInterval{60};
 // Below a third of the shortest lease.
 constexpr Seconds kShortestInterval{0.25};
 constexpr Seconds kLongestPause{3};
+// The default of JobSpec.max_epochs, for a job that no server has registered.
+constexpr int kDefaultMaxEpochs = 100;
 // The longest time that an unavailable server delays a training.
 constexpr std::chrono::milliseconds kTimeout{5'000};
 
@@ -39,15 +41,14 @@ Seconds jittered(Seconds pause) {
   return Seconds{std::uniform_real_distribution<>(pause.count() / 2, pause.count())(random)};
 }
 
-// Stops a training that has reached its target or its last epoch, as the server would. A job that no server has
-// registered may lack its defaults.
+// Stops a training that has reached its target or its last epoch, as the server would.
 v1::Decision decide_without_server(const v1::JobSpec& spec, const v1::TrainingResult& result) {
   const double target = spec.target().value();
   const bool lower = spec.target().direction() == v1::DIRECTION_LOWER_IS_BETTER;
   const bool reached = lower ? result.measurement().metric() <= target : result.measurement().metric() >= target;
   v1::Decision decision;
   decision.set_last_epoch(result.measurement().epoch());
-  if (!reached && result.measurement().epoch() < (spec.has_max_epochs() ? spec.max_epochs() : 100)) {
+  if (!reached && result.measurement().epoch() < (spec.has_max_epochs() ? spec.max_epochs() : kDefaultMaxEpochs)) {
     decision.set_message("training continues without the server");
     return decision;
   }
@@ -115,14 +116,11 @@ std::optional<v1::Decision> TrialSession::decision() const {
   return decision_ ? decision_ : interim_;
 }
 
-bool TrialSession::alone() const {
-  const std::lock_guard lock(mutex_);
-  return state_.link == Link::kDetached;
-}
+bool TrialSession::alone() const { return state().link == Link::kDetached; }
 
 v1::EndReason TrialSession::end_reason() const {
-  const std::lock_guard ending(ending_);
-  return ended_;
+  const std::lock_guard lock(mutex_);
+  return ended_.value_or(v1::END_REASON_UNSPECIFIED);
 }
 
 v1::Decision TrialSession::report(int epoch, double seconds, std::optional<double> joules, double metric,
@@ -173,10 +171,15 @@ v1::Decision TrialSession::report(int epoch, double seconds, std::optional<doubl
 
 void TrialSession::end(v1::EndReason reason) {
   const std::lock_guard ending(ending_);
-  if (ended_ != v1::END_REASON_UNSPECIFIED) return;
-  ended_ = reason;
-  note(Event::kClosed);
-  stop_thread();
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = reason;
+    state_ = state_.after(Event::kClosed);
+    if (stream_ != nullptr) stream_->TryCancel();
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
   if (const auto result = undelivered()) {
     try {
       deliver(*result);
@@ -184,9 +187,11 @@ void TrialSession::end(v1::EndReason reason) {
       if (error.server_away()) throw;
     }
   }
-  if (!alone()) {
+  const TrialState last = state();
+  if (last.progress == Progress::kSettled) return;
+  if (last.link != Link::kDetached) {
     try {
-      if (!stopped()) client_.end_trial(trial_.id(), reason, kTimeout);
+      if (last.progress == Progress::kEnded) client_.end_trial(trial_.id(), reason, kTimeout);
       return note(Event::kDelivered);
     } catch (const Error& error) {
       if (stop_if_deleted(error)) return;
@@ -218,7 +223,7 @@ void TrialSession::keep_alive() {
   // How many streams in a row broke soon, which streams through some proxies always do.
   int broken = 0;
   std::unique_lock lock(mutex_);
-  while (!closed_ && !decision_ && state_.link != Link::kDetached) {
+  while (!ended_ && !decision_ && state_.link != Link::kDetached) {
     const auto start = Clock::now();
     lock.unlock();
     if (send_heartbeat() && !undelivered() && !alone() && listen()) ++broken;
@@ -228,7 +233,7 @@ void TrialSession::keep_alive() {
     // Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
     const bool soon = undelivered_ || lasted || broken == 1;
     changed_.wait_for(lock, jittered(soon ? std::min(interval_, kLongestPause) : interval_),
-                      [this] { return closed_ || decision_ || woken_ || state_.link == Link::kDetached; });
+                      [this] { return ended_ || decision_ || woken_ || state_.link == Link::kDetached; });
     woken_ = false;
   }
 }
@@ -256,7 +261,7 @@ bool TrialSession::listen() {
   grpc::ClientContext context;
   client_.prepare(context, new_id());
   std::unique_lock lock(mutex_);
-  if (closed_) return false;
+  if (ended_) return false;
   stream_ = &context;
   lock.unlock();
   const auto stream = client_.trainer().StreamResults(&context);
@@ -284,7 +289,7 @@ bool TrialSession::listen() {
   *request.mutable_heartbeat()->mutable_trial() = trial_.id();
   while (stream->Write(request)) {
     lock.lock();
-    const bool done = changed_.wait_for(lock, interval_, [&] { return broken || closed_ || decision_ || undelivered_; });
+    const bool done = changed_.wait_for(lock, interval_, [&] { return broken || ended_ || decision_ || undelivered_; });
     // A broken stream keeps its status.
     if (done && !broken) context.TryCancel();
     lock.unlock();
@@ -397,14 +402,9 @@ void TrialSession::note(Event event) {
   state_ = state_.after(event);
 }
 
-void TrialSession::stop_thread() {
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    if (stream_ != nullptr) stream_->TryCancel();
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+TrialState TrialSession::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
 }
 
 bool attempts(Client& client, const v1::JobSpec& spec, int max_tries, int fallback,

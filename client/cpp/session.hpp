@@ -40,8 +40,8 @@ class TrialSession {
   // Whether it trains without the server, which does not know the trial. end() then imports it.
   bool alone() const;
   // Reports the epoch that just ended, counted from 1, with the sums of seconds and joules since the first epoch, and
-  // returns the decision. Without joules, no energy was measured. The monitor says what measured the energy; leave it empty if that is unknown. After a stop, the
-  // call returns the decision to stop and sends nothing.
+  // returns the decision. Without joules, no energy was measured. The monitor says what measured the energy; leave it empty
+  // if that is unknown. After a stop, the call returns the decision to stop and sends nothing.
   //
   // While the server is away, the session keeps the newest report and sends it when the server is back; the call throws an
   // Error that is server_away(): continue training. At the target or after the last epoch, it returns a decision to stop
@@ -71,7 +71,7 @@ class TrialSession {
   void keep(const v1::TrainingResult& result);
   void apply(const v1::Decision& decision);
   void note(Event event);
-  void stop_thread();
+  TrialState state() const;
   void settle(const v1::TrainingResult& result, const std::optional<Error>& outage);
   std::optional<v1::TrainingResult> undelivered() const;
 
@@ -99,13 +99,12 @@ class TrialSession {
   // The time between heartbeats, as the server's newest answer says.
   std::chrono::duration<double> interval_{};
   bool woken_ = false;
-  // Whether the thread has to end.
-  bool closed_ = false;
   // The open stream, so that another thread can cancel it.
   grpc::ClientContext* stream_ = nullptr;
-  mutable std::mutex ending_;
-  // The reason of the first end().
-  v1::EndReason ended_ = v1::END_REASON_UNSPECIFIED;
+  // The reason of the first end(), which the thread ends with.
+  std::optional<v1::EndReason> ended_;
+  // Held while end() runs: a second call waits for the first one.
+  std::mutex ending_;
   std::thread thread_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace wattwise {
 
-// Whether the server can be told about the trial now.
+// Whether the server answers and has the trial.
 enum class Link {
   kTracked,   // The server answers and has the trial.
   kAway,      // The server does not answer; the newest report is kept until it does.

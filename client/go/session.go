@@ -18,6 +18,8 @@ const (
 	longestInterval = time.Minute
 	// Below a third of the shortest lease.
 	shortestInterval = 250 * time.Millisecond
+	// The default of JobSpec.max_epochs, for a job that no server has registered.
+	defaultMaxEpochs = 100
 	// The longest time that an unavailable server delays a training.
 	sessionTimeout = 5 * time.Second
 
@@ -120,7 +122,7 @@ func (c *Client) launch(ctx context.Context, spec *v1.JobSpec, fallback int, reg
 	session := &TrialSession{
 		client: c, job: spec, spec: spec, launchID: NewID(), start: time.Now(),
 		cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), wake: make(chan struct{}, 1),
-		state: TrialState{Tracked, Running}, warned: map[v1.WarningReason]bool{},
+		state: TrialState{LinkTracked, ProgressRunning}, warned: map[v1.WarningReason]bool{},
 	}
 	err := session.request(ctx, register)
 	switch {
@@ -218,14 +220,16 @@ func (s *TrialSession) Report(ctx context.Context, epoch int, seconds float64, j
 }
 
 // End ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A trial that
-// the server does not know is imported with all its measurements. Call it whenever training ends; a second call changes
-// nothing. If ServerAway holds for the error, ImportRequest has what could not be delivered.
+// the server does not know is imported with all its measurements. Call it whenever training ends. If ServerAway holds for
+// the error, ImportRequest has what could not be delivered. A second call delivers that with the first reason, and changes
+// nothing once the server knows how the trial ended.
 func (s *TrialSession) End(reason v1.EndReason) error {
 	s.mutex.Lock()
 	if s.ended == v1.EndReason_END_REASON_UNSPECIFIED {
 		s.ended = reason
 	}
-	s.state = s.state.After(Closed)
+	reason = s.ended
+	s.state = s.state.After(EventClosed)
 	s.mutex.Unlock()
 	s.cancel()
 	<-s.done
@@ -237,14 +241,18 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 			return err
 		}
 	}
-	if !s.isAlone() {
-		if s.isStopped() {
-			s.note(Delivered)
+	state := s.State()
+	if state.Progress == ProgressSettled {
+		return nil
+	}
+	if state.Link != LinkDetached {
+		if state.Progress == ProgressDecided {
+			s.note(EventDelivered)
 			return nil
 		}
 		_, err := s.client.EndTrial(ctx, s.Trial.Id, reason)
 		if err == nil {
-			s.note(Delivered)
+			s.note(EventDelivered)
 		}
 		if s.stopIfDeleted(err) {
 			return nil
@@ -260,7 +268,7 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 	if _, err := s.client.ImportTrial(ctx, s.ImportRequest(reason)); err != nil {
 		return err
 	}
-	s.note(Delivered)
+	s.note(EventDelivered)
 	return nil
 }
 
@@ -319,7 +327,7 @@ func (s *TrialSession) sendHeartbeat(ctx context.Context) bool {
 	s.stopIfDeleted(err)
 	s.forgetIfUnknown(err)
 	if ServerAway(err) {
-		s.note(Unreachable)
+		s.note(EventUnreachable)
 	}
 	return !ServerAway(err)
 }
@@ -382,9 +390,9 @@ func (s *TrialSession) deliver(ctx context.Context, result *v1.TrainingResult) (
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if ServerAway(err) {
-		s.state = s.state.After(Unreachable)
+		s.state = s.state.After(EventUnreachable)
 	}
-	if s.state.Link == Detached || s.undelivered != nil && s.undelivered.Measurement.Epoch > result.Measurement.Epoch {
+	if s.state.Link == LinkDetached || s.undelivered != nil && s.undelivered.Measurement.Epoch > result.Measurement.Epoch {
 		return decision, err
 	}
 	if err != nil && (ServerAway(err) || ctx.Err() != nil) {
@@ -446,7 +454,7 @@ func (s *TrialSession) State() TrialState {
 	return s.state
 }
 
-func (s *TrialSession) note(event Event) {
+func (s *TrialSession) note(event TrialEvent) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.state = s.state.After(event)
@@ -454,7 +462,7 @@ func (s *TrialSession) note(event Event) {
 
 // isAlone reports whether the session trains without the server, which does not know the trial. End then imports it.
 func (s *TrialSession) isAlone() bool {
-	return s.State().Link == Detached
+	return s.State().Link == LinkDetached
 }
 
 // isStopped reports whether the decision to stop is final.
@@ -482,11 +490,11 @@ func (s *TrialSession) apply(decision *v1.Decision) {
 	}
 	switch {
 	case decision.GetEndReason() == v1.EndReason_END_REASON_JOB_DELETED:
-		s.state = s.state.After(Deleted)
+		s.state = s.state.After(EventDeleted)
 	case decision.GetStopTrain():
-		s.state = s.state.After(Stopped)
+		s.state = s.state.After(EventStopped)
 	case decision != nil:
-		s.state = s.state.After(Answered)
+		s.state = s.state.After(EventAnswered)
 	}
 	if decision != nil {
 		s.interval = heartbeatInterval(decision.HeartbeatInterval)
@@ -524,8 +532,8 @@ func (s *TrialSession) forgetIfUnknown(err error) bool {
 
 func (s *TrialSession) trainAlone(warning string) {
 	s.mutex.Lock()
-	first := s.state.Link != Detached
-	s.state = s.state.After(Unknown)
+	first := s.state.Link != LinkDetached
+	s.state = s.state.After(EventUnknown)
 	s.undelivered, s.outage = nil, nil
 	s.mutex.Unlock()
 	if first {
@@ -539,14 +547,14 @@ func (s *TrialSession) decideWithoutServer(result *v1.TrainingResult, outage err
 	decision := decide(s.spec, result)
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	detached := s.state.Link == Detached
+	detached := s.state.Link == LinkDetached
 	if !decision.StopTrain {
 		if detached {
 			return decision, nil
 		}
 		return nil, outage
 	}
-	s.state = s.state.After(Closed)
+	s.state = s.state.After(EventClosed)
 	if !s.isStopped() {
 		s.decision = decision
 		if detached {
@@ -557,7 +565,7 @@ func (s *TrialSession) decideWithoutServer(result *v1.TrainingResult, outage err
 }
 
 func decide(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
-	target, maxEpochs := spec.GetTarget(), int32(100)
+	target, maxEpochs := spec.GetTarget(), int32(defaultMaxEpochs)
 	if spec.MaxEpochs != nil {
 		maxEpochs = *spec.MaxEpochs
 	}

@@ -1,45 +1,45 @@
 package wattwise
 
-// Link says whether the server can be told about the trial now.
+// Link says whether the server answers and has the trial.
 type Link string
 
 // Progress says how far the trial has come.
 type Progress string
 
-// Event changes the state of a trial.
-type Event string
+// TrialEvent changes the state of a trial.
+type TrialEvent string
 
 const (
-	// Tracked: the server answers and has the trial.
-	Tracked Link = "tracked"
-	// Away: the server does not answer; the newest report is kept until it does.
-	Away Link = "away"
-	// Detached: the server does not have the trial; nothing is sent until the trial ends, then it is imported.
-	Detached Link = "detached"
+	// LinkTracked: the server answers and has the trial.
+	LinkTracked Link = "tracked"
+	// LinkAway: the server does not answer; the newest report is kept until it does.
+	LinkAway Link = "away"
+	// LinkDetached: the server does not have the trial; nothing is sent until the trial ends, then it is imported.
+	LinkDetached Link = "detached"
 
-	// Running: the training goes on.
-	Running Progress = "running"
-	// Decided: the server has ended the trial.
-	Decided Progress = "decided"
-	// Ended: this trainer has ended the trial, by a decision of its own or because its training ended.
-	Ended Progress = "ended"
-	// Settled: nothing is left to deliver; the server knows how the trial ended, or has deleted it.
-	Settled Progress = "settled"
+	// ProgressRunning: the training goes on.
+	ProgressRunning Progress = "running"
+	// ProgressDecided: the server has ended the trial.
+	ProgressDecided Progress = "decided"
+	// ProgressEnded: this trainer has ended the trial, by a decision of its own or because its training ended.
+	ProgressEnded Progress = "ended"
+	// ProgressSettled: nothing is left to deliver; the server knows how the trial ended, or has deleted it.
+	ProgressSettled Progress = "settled"
 
-	// Answered: the server has answered, and the trial goes on.
-	Answered Event = "answered"
-	// Stopped: the server has ended the trial, in an answer or by a message of its own.
-	Stopped Event = "stopped"
-	// Deleted: the server says that the trial was deleted with its job.
-	Deleted Event = "deleted"
-	// Unreachable: the server does not answer.
-	Unreachable Event = "unreachable"
-	// Unknown: the server does not have the trial, and has not deleted it.
-	Unknown Event = "unknown"
-	// Closed: this trainer ends the trial.
-	Closed Event = "closed"
-	// Delivered: the server has everything that it can get of a trial that is over.
-	Delivered Event = "delivered"
+	// EventAnswered: the server has answered, and the trial goes on.
+	EventAnswered TrialEvent = "answered"
+	// EventStopped: the server has ended the trial, in an answer or by a message of its own.
+	EventStopped TrialEvent = "stopped"
+	// EventDeleted: the server says that the trial was deleted with its job.
+	EventDeleted TrialEvent = "deleted"
+	// EventUnreachable: the server does not answer.
+	EventUnreachable TrialEvent = "unreachable"
+	// EventUnknown: the server does not have the trial, and has not deleted it.
+	EventUnknown TrialEvent = "unknown"
+	// EventClosed: this trainer ends the trial.
+	EventClosed TrialEvent = "closed"
+	// EventDelivered: the server has everything that it can get of a trial that is over.
+	EventDelivered TrialEvent = "delivered"
 )
 
 // TrialState is the state of a trial in this client. An event moves the link and the progress along one table each; one
@@ -49,20 +49,20 @@ type TrialState struct {
 	Progress Progress
 }
 
-var links = map[Link]map[Event]Link{
-	Tracked: {Unreachable: Away, Unknown: Detached},
-	Away:    {Answered: Tracked, Stopped: Tracked, Deleted: Tracked, Unknown: Detached},
+var links = map[Link]map[TrialEvent]Link{
+	LinkTracked: {EventUnreachable: LinkAway, EventUnknown: LinkDetached},
+	LinkAway:    {EventAnswered: LinkTracked, EventStopped: LinkTracked, EventDeleted: LinkTracked, EventUnknown: LinkDetached},
 }
 
-var progresses = map[Progress]map[Event]Progress{
-	Running: {Stopped: Decided, Deleted: Settled, Closed: Ended},
-	Decided: {Deleted: Settled, Delivered: Settled},
-	Ended:   {Stopped: Decided, Deleted: Settled, Delivered: Settled},
+var progresses = map[Progress]map[TrialEvent]Progress{
+	ProgressRunning: {EventStopped: ProgressDecided, EventDeleted: ProgressSettled, EventClosed: ProgressEnded},
+	ProgressDecided: {EventDeleted: ProgressSettled, EventDelivered: ProgressSettled},
+	ProgressEnded:   {EventStopped: ProgressDecided, EventDeleted: ProgressSettled, EventDelivered: ProgressSettled},
 }
 
 // After returns the state after an event.
-func (s TrialState) After(event Event) TrialState {
-	if s.Progress == Settled {
+func (s TrialState) After(event TrialEvent) TrialState {
+	if s.Progress == ProgressSettled {
 		return s
 	}
 	if link, ok := links[s.Link][event]; ok {

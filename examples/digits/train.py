@@ -24,7 +24,7 @@ from examples.digits.monitor import energy_monitor
 
 
 def split(seed: int) -> Sequence[np.ndarray]:
-    """The images for training and for validation, then their digits."""
+    """Returns the images for training and for validation, then their digits."""
     images, digits = load_digits(return_X_y=True)
     x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
     return x, x_val, y, y_val

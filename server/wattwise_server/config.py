@@ -210,7 +210,7 @@ class Config:
         metrics_address: `host:port` that serves metrics to Prometheus over HTTP at /metrics; port 0 takes a free one,
             empty disables it. The port has neither TLS nor tokens.
         metrics_jobs: How many jobs have metrics of their own, by id: the most recently active; the others share the
-            id "other". Each has about 20 series. 0, the default, exports no ids: whoever reaches the port reads them.
+            id "other". Each has about 20 series. 0, the default, exports no ids, since the port has no tokens.
             50 is usual where that is fine. If fewer than the jobs that run within a day, their series come and go.
         health_address: `host:port` that answers `grpc.health.v1` alone, without TLS, for probes that have none, such as
             those of Kubernetes; port 0 takes a free one, empty disables it. It tells anyone whether this server serves.

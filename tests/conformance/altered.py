@@ -50,7 +50,7 @@ def _choices(contents: dict[str, Any]) -> dict[str, dict[Scenario, Change]]:
 
 
 def _changes(scenario: dict[str, Any]) -> Iterator[tuple[str, Change]]:
-    """All possible alterations of a scenario, with their kinds."""
+    """Yields all possible alterations of a scenario, with their kinds."""
     if "state" in scenario:
         for event in scenario["then"]:
             yield f"state after {event}", lambda s, event=event: _alter(s["then"], event)  # type: ignore[misc]
@@ -139,7 +139,7 @@ def _other_list(value: list[Any]) -> list[Any]:
 
 
 def _bounded(walk: list[Any]) -> list[Any]:
-    """The converged trials that had a bound: their batch size was not the best known one."""
+    """Returns the converged trials that had a bound: their batch size was not the best known one."""
     found, best = [], None
     for line in walk:
         size, cost, converged = line

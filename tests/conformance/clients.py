@@ -62,7 +62,7 @@ class Client:
 
 
 def clients() -> list[Client]:
-    """All clients, by name."""
+    """Returns all clients, by name."""
     return [Client(makefile.parent) for makefile in sorted((ROOT / "client").glob("*/Makefile"))]
 
 

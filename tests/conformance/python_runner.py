@@ -99,7 +99,7 @@ class Stream:
 
 
 def spec_of(job: v1.JobSpec) -> JobSpec:
-    """The client's `JobSpec` for a job."""
+    """Returns the client's `JobSpec` for a job."""
     fields: dict[str, Any] = {field.name: value for field, value in job.ListFields()}
     for name in ("target", "early_stopping", "policy", "gpus"):
         fields.pop(name, None)

@@ -24,25 +24,25 @@ _TEXT = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
 
 
 def files() -> list[FileDescriptor]:
-    """The protos of this release."""
+    """Returns the protos of this release."""
     modules = sorted(each.name for each in pkgutil.iter_modules(v1.__path__) if each.name.endswith("_pb2"))
     return [importlib.import_module(f"{_PACKAGE}.{name}").DESCRIPTOR for name in modules]
 
 
 def methods() -> dict[str, Descriptor]:
-    """The messages that answer the calls of this release, by the call's name."""
+    """Returns the messages that answer the calls of this release, by the call's name."""
     services = (service for file in files() for service in file.services_by_name.values())
     return {method.name: method.output_type for service in services for method in service.methods}
 
 
 def enums_of(*roots: Descriptor, beneath: Collection[str] = ()) -> list[EnumDescriptor]:
-    """The enums of some messages and of those in them, except of messages with these names; by name."""
+    """Returns the enums of some messages and of those in them, except of messages with these names; by name."""
     found = {each.enum_type.full_name: each.enum_type for each in _fields(roots, beneath) if each.enum_type}
     return [found[name] for name in sorted(found)]
 
 
 def oneofs_of(*roots: Descriptor, beneath: Collection[str] = ()) -> list[OneofDescriptor]:
-    """The oneofs of some messages and of those in them, likewise."""
+    """Returns the oneofs of some messages and of those in them, likewise."""
     chosen = (field.containing_oneof for field in _fields(roots, beneath))
     found = {each.full_name: each for each in chosen if each is not None and _real(each)}
     return [found[name] for name in sorted(found)]
@@ -65,7 +65,7 @@ def _ours(message: Descriptor) -> bool:
 
 
 def _real(oneof: OneofDescriptor) -> bool:
-    """Whether the protos say `oneof`: an `optional` field is a oneof of its own."""
+    """Returns whether the protos say `oneof`: an `optional` field is a oneof of its own."""
     return not (len(oneof.fields) == 1 and oneof.name == f"_{oneof.fields[0].name}")
 
 
@@ -163,5 +163,5 @@ class Later:
 
 
 def everywhere(change: Callable[[Any], object]) -> dict[str, Callable[[Any], object]]:
-    """The change for the answers to all calls."""
+    """Returns the change for the answers to all calls."""
     return dict.fromkeys(methods(), change)

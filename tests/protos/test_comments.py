@@ -1,8 +1,11 @@
 """The comments of the protos say what a sender must set, and what unset means."""
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
+
+from wattwise.rules import DEFAULTS
 
 PROTOS = Path(__file__).parents[2] / "protos" / "wattwise" / "v1"
 # What the comment of a field begins with that a caller may send.
@@ -74,7 +77,7 @@ def read_contract() -> Contract:
 
 
 def sent(contract: Contract) -> set[str]:
-    """The messages that a caller may send: the requests, and what they contain."""
+    """Returns the messages that a caller may send: the requests, and what they contain."""
     found, todo = set[str](), set(contract.requests)
     while todo:
         found |= todo
@@ -96,6 +99,16 @@ def test_fields_that_a_caller_may_send() -> None:
     assert not unmarked
     optional = [field for field in contract.fields if field.owner in messages and field.label == "optional"]
     assert not [field for field in optional if not field.comment.startswith(("Required", "Output only.", "Unset:"))]
+
+
+def test_defaults_of_a_job() -> None:
+    """The comments of its numbers and of those of every policy begin with the default that server and clients use."""
+    described: dict[str, set[object]] = {}
+    for field in read_contract().fields:
+        if default := re.match(r"Unset: (true|false|[\d.]+)\. ", field.comment):
+            described.setdefault(field.name, set()).add(json.loads(default[1]))
+    numbers = {name: value for name, value in DEFAULTS.items() if isinstance(value, int | float)}
+    assert {name: described.get(name) for name in numbers} == {name: {value} for name, value in numbers.items()}
 
 
 def test_fields_that_only_the_server_sends() -> None:

@@ -26,7 +26,7 @@ FIELDS = Later(beneath=STRICT)
 
 @contextmanager
 def later(server: LiveServer, change: Later) -> Iterator[str]:
-    """The address of a server that gets the requests of this release's clients as a later release sends them."""
+    """Yields the address of a server that gets the requests of this release's clients as a later release sends them."""
     with HostileServer(Behaviour("a later client", requests=change), server.address) as front:
         yield front.address
 

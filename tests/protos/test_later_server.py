@@ -67,14 +67,14 @@ VALUES = Later(enums=enums_of(*methods().values()), oneofs=oneofs_of(*methods().
 
 @contextmanager
 def later(server: LiveServer, change: Later) -> Iterator[str]:
-    """The address of a server whose answers are those of a later release."""
+    """Yields the address of a server whose answers are those of a later release."""
     with HostileServer(Behaviour("a later release", everywhere(change)), server.address) as front:
         yield front.address
 
 
 @pytest.fixture(scope="module")
 def job(grpc_server: LiveServer) -> str:
-    """A job with trials that ended in several ways, and one that runs."""
+    """Returns a job with trials that ended in several ways, and one that runs."""
     trainer = Trainer(grpc_server.trainer, job_id=JOB, max_epochs=3)
     for cost in (5_000, 5_100, 4_000):
         trainer.report(trainer.next(), cost, metric=0.95, epoch=1, time=725, monitor=monitor_of("nvml"))
@@ -85,7 +85,7 @@ def job(grpc_server: LiveServer) -> str:
 
 
 def printed(command: str, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What an action prints, which must succeed."""
+    """Returns what an action prints, which must succeed."""
     monkeypatch.setenv("WATTWISE_SERVER", address)
     status, said = ended(command), capsys.readouterr()
     assert (status, said.err) == (0, "")

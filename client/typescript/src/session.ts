@@ -78,6 +78,8 @@ const LONGEST_HEARTBEAT_MS = 60_000;
 /** Below a third of the shortest lease. */
 const SHORTEST_HEARTBEAT_MS = 250;
 const SHORTEST_TIMEOUT_MS = 500;
+/** The default of `JobSpec.maxEpochs`, for a job that no server has registered. */
+const DEFAULT_MAX_EPOCHS = 100;
 /** The longest wait before a broken stream is opened again, at random, since the trainers of a server lose theirs together. */
 const REOPEN_MS = 2_000;
 
@@ -181,7 +183,7 @@ export class TrialSession {
 
   /**
    * Delivers an undelivered report and ends the trial. A trial that has ended before does not change. One that the server
-   * does not know is imported with all its measurements.
+   * does not know is imported with all its measurements. A second call keeps the reason of the first one.
    *
    * @returns undefined if the trial was deleted with its job: it is not imported. Without an earlier stop, `decision` then has
    *   `END_REASON_JOB_DELETED`.
@@ -189,6 +191,7 @@ export class TrialSession {
    */
   async end(reason: TrainerReason): Promise<Trial | undefined> {
     this.#endReason ??= reason;
+    const first = this.#endReason;
     const deadline = performance.now() + this.#timeoutMs;
     const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - performance.now(), SHORTEST_TIMEOUT_MS) });
     if (this.#undelivered !== undefined) {
@@ -197,7 +200,7 @@ export class TrialSession {
     this.close();
     if (!this.alone) {
       try {
-        const trial = await this.#calls.endTrial(this.id, reason, remaining());
+        const trial = await this.#calls.endTrial(this.id, first, remaining());
         this.#note(TrialEvent.Delivered);
         return trial;
       } catch (error) {
@@ -210,7 +213,7 @@ export class TrialSession {
       }
     }
     await this.#calls.registerJob(present(this.#job, "spec"), remaining());
-    const { trial } = await this.#calls.importTrial(this.importRequest(reason), remaining());
+    const { trial } = await this.#calls.importTrial(this.importRequest(first), remaining());
     this.#note(TrialEvent.Delivered);
     return present(trial, "trial");
   }
@@ -328,7 +331,7 @@ export class TrialSession {
   }
 
   #isOver(result: TrainingResult): boolean {
-    return this.#reachesTarget(result) || epochOf(result) >= (this.spec?.maxEpochs ?? 100);
+    return this.#reachesTarget(result) || epochOf(result) >= (this.spec?.maxEpochs ?? DEFAULT_MAX_EPOCHS);
   }
 
   /** The server's decision to continue, or the session's own if the training has reached its target or last epoch. */
@@ -470,6 +473,9 @@ export class TrialSession {
         // If another fault persists, the next report throws it.
         this.#stopIfDeleted(error);
         this.#forgetIfUnknown(error);
+        if (!isRefusal(error)) {
+          this.#note(TrialEvent.Unreachable);
+        }
       } finally {
         this.#heartbeatRuns = false;
       }
@@ -483,6 +489,8 @@ export class TrialSession {
     }
     const endReason = EndReason.END_REASON_JOB_DELETED;
     this.#apply(Decision.fromPartial({ stopTrain: true, endReason, message: error.message }));
+    // Also if a decision came before.
+    this.#note(TrialEvent.Deleted);
     return true;
   }
 

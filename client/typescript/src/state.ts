@@ -1,6 +1,6 @@
 /** The state of a trial: its link to the server, its progress, and the events that change them. */
 
-/** Whether the server can be told about the trial now. */
+/** Whether the server answers and has the trial. */
 export enum Link {
   /** The server answers and has the trial. */
   Tracked = "tracked",

@@ -103,6 +103,24 @@ test("a trial ended by its trainer has the trainer's reason", async () => {
   }
 });
 
+test("a later end delivers the reason of the first one", async () => {
+  const own = new Server();
+  const later = new Client(await own.start());
+  const trial = await later.launch(job(), { timeoutMs: 500 });
+  await own.kill();
+  await assert.rejects(trial.end(EndReason.END_REASON_OUT_OF_MEMORY));
+  await own.start();
+  await until(() =>
+    trial.end(EndReason.END_REASON_COMPLETED).then(
+      () => true,
+      () => false,
+    ),
+  );
+  assert.equal((await later.getTrial(trial.id)).trial?.endReason, EndReason.END_REASON_OUT_OF_MEMORY);
+  later.close();
+  await own.close();
+});
+
 test("a report of an unknown trial is an error if the session does not know its job", async () => {
   const spec = job();
   await client.registerJob(spec);

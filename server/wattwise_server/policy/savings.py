@@ -398,7 +398,7 @@ def _verdict(found: SavingsEstimate, launches: int, *, held: bool) -> SavingsVer
         return SavingsVerdict.EXPLORING
     if found.at_most is None:
         return SavingsVerdict.NO_BASELINE
-    # A few launches are no loss, whoever chose their batch sizes.
+    # The first launches are no loss, those of a held job neither.
     return SavingsVerdict.LOSS if found.at_most < 0 and not explores else SavingsVerdict.UNCERTAIN
 
 
@@ -440,18 +440,21 @@ def proof(found: SavingsEstimate, *, num_baselines: int, default_only: bool, def
         return SavingsProof(ProofState.DEFAULT_ONLY)
 
     def price(runs: int) -> float | None:
-        known = runs and found.in_use is not None and found.with_default is not None
-        return runs * ((found.with_default or 0.0) - (found.in_use or 0.0)) if known else None
+        if not runs or found.in_use is None or found.with_default is None:
+            return None
+        return runs * (found.with_default - found.in_use)
 
     if (missing := LEAST_RUNS - num_baselines) > 0:
         return SavingsProof(ProofState.NEEDS_BASELINES, missing, 0, price(missing))
     if found.settling is not None:
         runs, launches = found.settling
         return SavingsProof(ProofState.NEEDS_LAUNCHES, runs, launches, price(runs))
+    state = None
     if default_in_use:
-        return SavingsProof(ProofState.DEFAULT_IN_USE)
-    less = (found.in_use or 0.0) < (found.with_default or 0.0)
-    return SavingsProof(ProofState.TOO_SMALL if less else ProofState.NO_SAVING)
+        state = ProofState.DEFAULT_IN_USE
+    elif found.in_use is not None and found.with_default is not None:
+        state = ProofState.TOO_SMALL if found.in_use < found.with_default else ProofState.NO_SAVING
+    return SavingsProof(state)
 
 
 def total_verdict(

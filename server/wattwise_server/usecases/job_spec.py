@@ -1,4 +1,4 @@
-"""Turns the fields that a client set into a ResolvedJob, or lists all faults."""
+"""The configuration of a job: its faults, its changes by a person, and how another registration differs from it."""
 
 from __future__ import annotations
 

@@ -236,12 +236,12 @@ class JobStatistics(NamedTuple):
 
     @property
     def num_trials(self) -> int:
-        """The trials of all batch sizes."""
+        """The number of trials of all batch sizes."""
         return sum(trials.num_trials for trials in self.trials)
 
     @property
     def num_running(self) -> int:
-        """The running ones."""
+        """The number of running trials of all batch sizes."""
         return sum(trials.num_running for trials in self.trials)
 
 

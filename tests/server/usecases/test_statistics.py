@@ -143,6 +143,8 @@ def test_what_would_prove_a_saving(server: LiveServer) -> None:
     assert needs.price == pytest.approx(20.0)
     for _ in range(2):
         job.run_with(16, 100.0)
+    job.pin(32)
+    assert figures(server, job.job_id).proof == v1.SavingsProof()
     for _ in range(10):
         job.run_with(8, 60.0)
     way = figures(server, job.job_id)

@@ -141,6 +141,6 @@ func stateAfter(request []byte) (json.RawMessage, error) {
 	if _, err := fmt.Sscan(read.State, &state.Link, &state.Progress); err != nil {
 		return nil, err
 	}
-	state = state.After(wattwise.Event(read.Event))
+	state = state.After(wattwise.TrialEvent(read.Event))
 	return json.Marshal(fmt.Sprintf("%s %s", state.Link, state.Progress))
 }

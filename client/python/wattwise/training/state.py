@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Link(Enum):
-    """Whether the server can be told about the trial now."""
+    """Whether the server answers and has the trial."""
 
     TRACKED = "tracked"
     """The server answers and has the trial."""

@@ -108,9 +108,9 @@ class JobControlServicer(object):
     def ResetJob(self, request, context):
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
         A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-        banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-        requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-        INVALID_REQUEST without a request_id.
+        banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+        withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,10 +191,10 @@ class JobControlServicer(object):
 
     def SetJobPolicy(self, request, context):
         """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-        policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-        and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-        retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-        server does not know among them.
+        policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+        read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+        search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+        that the server does not know among them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

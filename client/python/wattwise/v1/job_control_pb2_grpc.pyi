@@ -45,9 +45,9 @@ class JobControlStub:
     ResetJob: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
     A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-    banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-    requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-    INVALID_REQUEST without a request_id.
+    banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+    withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
     """
     SetTrialExcluded: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
@@ -96,10 +96,10 @@ class JobControlStub:
     """
     SetJobPolicy: _grpc.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]
     """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-    policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-    and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-    retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-    server does not know among them.
+    policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+    read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+    search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+    that the server does not know among them.
     """
 
 @_typing.type_check_only
@@ -119,9 +119,9 @@ class JobControlAsyncStub(JobControlStub):
     ResetJob: _aio.UnaryUnaryMultiCallable[_job_control_pb2.ResetJobRequest, _job_control_pb2.ResetJobResponse]  # type: ignore[assignment]
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
     A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-    banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-    requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-    INVALID_REQUEST without a request_id.
+    banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+    withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+    JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
     """
     SetTrialExcluded: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetTrialExcludedRequest, _job_control_pb2.SetTrialExcludedResponse]  # type: ignore[assignment]
     """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
@@ -170,10 +170,10 @@ class JobControlAsyncStub(JobControlStub):
     """
     SetJobPolicy: _aio.UnaryUnaryMultiCallable[_job_control_pb2.SetJobPolicyRequest, _job_control_pb2.SetJobPolicyResponse]  # type: ignore[assignment]
     """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-    policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-    and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-    retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-    server does not know among them.
+    policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+    read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+    search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+    that the server does not know among them.
     """
 
 class JobControlServicer(metaclass=_abc_1.ABCMeta):
@@ -202,9 +202,9 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_control_pb2.ResetJobResponse, _abc.Awaitable[_job_control_pb2.ResetJobResponse]]:
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
         A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-        banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-        requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-        INVALID_REQUEST without a request_id.
+        banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+        withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+        JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
         """
 
     @_abc_1.abstractmethod
@@ -301,10 +301,10 @@ class JobControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_control_pb2.SetJobPolicyResponse, _abc.Awaitable[_job_control_pb2.SetJobPolicyResponse]]:
         """Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-        policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-        and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-        retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-        server does not know among them.
+        policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+        read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+        search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+        that the server does not know among them.
         """
 
 def add_JobControlServicer_to_server(servicer: JobControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -355,8 +355,8 @@ class KnowledgeGradientSpec(_message.Message):
     """
     @_builtins.property
     def prior_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Empty: none. Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created; refused in
-        SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what they told.
+        """Empty: none. Jobs from whose trials the job learns how many epochs a batch size takes. Only read when the job is created;
+        refused in SetJobPolicy. At most 8. ResetJob and SetTrialExcluded keep what the job has learned from them.
         """
 
     def __init__(

@@ -104,8 +104,8 @@ class _ProofState:
 class _ProofStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProofState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PROOF_STATE_UNSPECIFIED: _ProofState.ValueType  # 0
-    """There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, or no
-    batch size is left to try.
+    """There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, no
+    batch size is left to try, or the batch size in use has delivered no model yet.
     """
     PROOF_STATE_DEFAULT_ONLY: _ProofState.ValueType  # 1
     """Nothing can be saved: every launch gets the default batch size."""
@@ -126,8 +126,8 @@ class ProofState(_ProofState, metaclass=_ProofStateEnumTypeWrapper):
     """How a saving could be proven."""
 
 PROOF_STATE_UNSPECIFIED: ProofState.ValueType  # 0
-"""There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, or no
-batch size is left to try.
+"""There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, no
+batch size is left to try, or the batch size in use has delivered no model yet.
 """
 PROOF_STATE_DEFAULT_ONLY: ProofState.ValueType  # 1
 """Nothing can be saved: every launch gets the default batch size."""

@@ -1669,9 +1669,9 @@ export const JobControlService = {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
    * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-   * banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-   * requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST without a request_id.
+   * banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+   * withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
    */
   resetJob: {
     path: "/wattwise.v1.JobControl/ResetJob" as const,
@@ -1805,10 +1805,10 @@ export const JobControlService = {
   },
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-   * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-   * and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-   * server does not know among them.
+   * policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+   * read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+   * search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+   * that the server does not know among them.
    */
   setJobPolicy: {
     path: "/wattwise.v1.JobControl/SetJobPolicy" as const,
@@ -1833,9 +1833,9 @@ export interface JobControlServer extends UntypedServiceImplementation {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
    * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-   * banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-   * requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST without a request_id.
+   * banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+   * withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
    */
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
   /**
@@ -1892,10 +1892,10 @@ export interface JobControlServer extends UntypedServiceImplementation {
   setBaselineEvery: handleUnaryCall<SetBaselineEveryRequest, SetBaselineEveryResponse>;
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-   * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-   * and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-   * server does not know among them.
+   * policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+   * read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+   * search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+   * that the server does not know among them.
    */
   setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
 }
@@ -1925,9 +1925,9 @@ export interface JobControlClient extends Client {
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still runs.
    * A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes stay
-   * banned, and known power limits and what prior jobs told stay. Called by people and tools. Writes the reset, and withdraws a
-   * requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors: JOB_NOT_FOUND;
-   * INVALID_REQUEST without a request_id.
+   * banned, and known power limits and the knowledge from prior jobs stay. Called by people and tools. Writes the reset, and
+   * withdraws a requested baseline and the job's warnings. A retry with the same request_id changes nothing. Errors:
+   * JOB_NOT_FOUND; INVALID_REQUEST without a request_id.
    */
   resetJob(
     request: ResetJobRequest,
@@ -2096,10 +2096,10 @@ export interface JobControlClient extends Client {
   ): ClientUnaryCall;
   /**
    * Changes the policy and its parameters; the search is rebuilt from the job's trials. Launches that register the job with the
-   * policy that it was registered with are still confirmed. What prior jobs told is ignored while the policy does not read it,
-   * and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt search. A
-   * retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields that the
-   * server does not know among them.
+   * policy that it was registered with are still confirmed. The knowledge from prior jobs is ignored while the policy does not
+   * read it, and counts again once the policy is changed back. Called by people and tools. Writes the policy and the rebuilt
+   * search. A retry changes nothing. Errors: JOB_NOT_FOUND; INVALID_JOB_SPEC lists all faults of the policy at once, fields
+   * that the server does not know among them.
    */
   setJobPolicy(
     request: SetJobPolicyRequest,

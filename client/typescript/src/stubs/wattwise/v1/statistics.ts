@@ -138,8 +138,8 @@ export function savingsQuantityToNumber(object: SavingsQuantity): number {
 /** How a saving could be proven. */
 export enum ProofState {
   /**
-   * PROOF_STATE_UNSPECIFIED - There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, or no
-   * batch size is left to try.
+   * PROOF_STATE_UNSPECIFIED - There is nothing to prove: a saving or a loss is shown, no trial has delivered a model, deliveries were not measured, no
+   * batch size is left to try, or the batch size in use has delivered no model yet.
    */
   PROOF_STATE_UNSPECIFIED = "PROOF_STATE_UNSPECIFIED",
   /** PROOF_STATE_DEFAULT_ONLY - Nothing can be saved: every launch gets the default batch size. */
