@@ -182,14 +182,16 @@ def test_faults_say_what_to_change() -> None:
 def test_faults_of_what_is_missing() -> None:
     """A missing direction, another number of groups and an unknown policy have faults that say what is possible."""
     draft = {name: value for name, value in changed({"policy": "newer"}).items() if name != "higher_is_better"}
-    for gpu, groups in ((None, 0), (0, 0), (2, 2)):
+    missing = "is missing; name the GPUs, unless a trainer reads them from its energy monitor"
+    several = "has 2 groups; this version trains with exactly one group of equal GPUs"
+    for gpu, fault in ((None, missing), (0, missing), (2, several)):
         assert list(job_faults({**draft, "gpu": gpu}, ["gts", "mine"])) == [
             (
                 "higher_is_better",
                 "is not set, or unknown to this server; use DIRECTION_HIGHER_IS_BETTER or DIRECTION_LOWER_IS_BETTER",
             ),
             ("policy", "is not set, or unknown to this server; use one of gts, mine"),
-            ("gpu", f"has {groups} groups; this version trains with exactly one group of equal GPUs"),
+            ("gpu", fault),
         ]
 
 

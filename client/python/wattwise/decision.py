@@ -10,13 +10,14 @@ from wattwise.rules import EndReason
 
 @dataclass(frozen=True)
 class Decision:
-    """What the server, or the trainer while the server is away, decided after a report.
+    """What the server decided after a report, or the trainer while the server was away or when it ended the trial.
 
     Attributes:
         stop_train: whether the trial is over and training must stop.
         message: one sentence with the numbers of the decision; if the target was missed, also with what to do next.
         target_reached: whether the metric reached the target at any cost: the model is good.
-        converged: whether the metric reached the target within the cost bound.
+        converged: whether the metric reached the target within the cost bound. False in this trainer's own decision,
+            because only the server knows the bound.
         end_reason: why the trial ended; None if it runs, or ended for a reason that only a newer client knows.
         last_epoch: the newest epoch that the server has of the trial; 0 if there is none.
         cost: the cost of the newest report, in joules; None before the first.

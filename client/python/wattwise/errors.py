@@ -80,6 +80,7 @@ class WattwiseError(Exception):
         violations: the faults of the request, or what differs, by field; empty if the error is not about a field. Of
             very many, a last one without a field says how many more there are.
         metadata: details that the server sent; `v1.ErrorReason` documents the keys of each reason.
+        problem: the message without advice.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class WattwiseError(Exception):
         reason: str = "",
         violations: Sequence[Violation] = (),
         metadata: Mapping[str, str] | None = None,
+        advice: str = "",
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"{message}; {advice}" if advice else message)
+        self.problem = message
         self.reason = reason
         self.violations = tuple(violations)
         self.metadata = dict(metadata or {})
@@ -254,14 +257,11 @@ class MonitorError(WattwiseError):
         remedies: what helps; any one of them is enough.
 
     Attributes:
-        problem: the message without the remedies.
         remedies: as given.
     """
 
     def __init__(self, problem: str, *remedies: Remedy) -> None:
-        advice = ", or ".join(remedy.value for remedy in remedies)
-        super().__init__(f"{problem}; {advice}" if advice else problem)
-        self.problem = problem
+        super().__init__(problem, advice=", or ".join(remedy.value for remedy in remedies))
         self.remedies = remedies
 
 

@@ -400,7 +400,10 @@ def _prior_faults(job_id: str, priors: Sequence[str]) -> Iterator[tuple[str, str
 
 def _gpu_faults(gpu: GpuGroup | int | None) -> Iterator[tuple[str, str]]:
     if not isinstance(gpu, GpuGroup):
-        yield "gpu", f"has {gpu or 0} groups; this version trains with exactly one group of equal GPUs"
+        if gpu:
+            yield "gpu", f"has {gpu} groups; this version trains with exactly one group of equal GPUs"
+        else:
+            yield "gpu", "is missing; name the GPUs, unless a trainer reads them from its energy monitor"
         return
     if not gpu.gpu_model:
         yield "gpu.gpu_model", "is empty; set it to the model's name"

@@ -155,6 +155,20 @@ def test_list_of_a_killed_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert (document["end"], document["running"]) == ("not reported", False)
 
 
+@pytest.mark.parametrize(("metric", "end"), [(0.95, "target reached"), (0.1, "error")])
+def test_list_of_a_trial_that_its_measurements_decide(
+    capsys: pytest.CaptureFixture[str], metric: float, end: str
+) -> None:
+    """A trial that reached its target is listed so, whatever its trainer reported of its end."""
+    journal = Spool.from_env().journal(record())
+    journal.add(result(1, metric))
+    journal.end(v1.END_REASON_ERROR)
+    journal.release()
+    assert status("list", "--json") == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert document["end"] == end
+
+
 def test_token_is_for_one_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A token is not sent to several servers: one has to be named."""
     monkeypatch.setenv("WATTWISE_TOKEN", "secret")

@@ -56,7 +56,7 @@ def delete(server: LiveServer, job_id: str) -> None:
 
 
 def test_trials_of_a_job(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
-    """Every epoch and end of a trial is a line with its time; the deletion of the job ends the watch with status 0."""
+    """Every epoch and end of a trial is a line, by ascending time; the deletion of the job ends the watch with 0."""
     trainer = Trainer(stub)
     trial = trainer.next()
     with watching(trainer.job_id) as process:
@@ -71,6 +71,8 @@ def test_trials_of_a_job(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServe
         delete(grpc_server, trainer.job_id)
         line_with(process, "deleted", f"job={trainer.job_id}")
         assert (process.wait(30), process.stderr and process.stderr.read()) == (0, "")
+        times = [line.split()[0] for line in _read[process.pid]]
+        assert times == sorted(times)
 
 
 def test_running_jobs(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:

@@ -176,7 +176,7 @@ def test_states_of_a_job_are_told() -> None:
     unknown.num_trials = 1
     assert (
         answer(unknown, v1.JobDetails(), nothing, v1.Factors()).now
-        == "No launch that counts has reached the target yet."
+        == "No launch that counts has reached the target since the job was registered."
     )
     unknown.reset_after = 50
     after = answer(unknown, v1.JobDetails(), nothing, v1.Factors())
@@ -190,7 +190,8 @@ def test_imported_trials_tell_what_a_model_costs() -> None:
     """Before the first delivery of the job itself, of which nothing was saved."""
     found = said(NO_DELIVERY, change=-0.4422)
     assert found.now == "A model costs 16.4 J now, 29.4 J with the default, 64: 44% less."
-    assert found.saved == "No launch that counts has reached the target yet. Nothing was saved yet."
+    assert found.saved.startswith("No launch that counts has reached the target since the job was registered. ")
+    assert found.saved.endswith(" Nothing was saved yet.")
 
 
 def test_estimates_are_marked() -> None:

@@ -141,7 +141,7 @@ def test_malformed_address(address: str) -> None:
 
 def test_empty_address() -> None:
     """An empty address, as of a run that has ended, is called empty, and the way to its trials is named."""
-    with pytest.raises(InvalidAddressError, match=r"is empty; .*`wattwise serve`.*wattwise\.db"):
+    with pytest.raises(InvalidAddressError, match=r"is empty: write host:port.*`wattwise serve`.*wattwise\.db"):
         Client("")
 
 

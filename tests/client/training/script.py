@@ -133,11 +133,11 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def without_announcements(errors: str) -> str:
-    """Standard error without the lines about the batch size and the decision that every launch prints."""
+    """Standard error without the lines about the batch size and the end of the trial that every launch prints."""
     return "".join(line for line in errors.splitlines(keepends=True) if not _ANNOUNCEMENT.match(line))
 
 
-_ANNOUNCEMENT = re.compile("wattwise: trial [0-9]+ of job '[^']*'( has batch size|:)")
+_ANNOUNCEMENT = re.compile("wattwise: trial [0-9]+ of job '[^']*'( has batch size|:| ended after epoch)")
 
 
 def the_trial(server: LiveServer) -> v1.Trial:

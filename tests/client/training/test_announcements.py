@@ -119,7 +119,7 @@ def test_decision_between_two_epochs_is_announced(grpc_addr: str, caplog: pytest
     with pytest.raises(TrainFailError):
         next(epochs)
     assert bso.decision is not None
-    assert decisions(caplog, bso) == [(bso.trial.number, bso.trial.job_id, bso.decision.message)]
+    assert decisions(caplog, bso) == [(bso.trial.name, bso.decision.message)]
 
 
 def test_trial_that_was_decided_before_it_resumes(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:

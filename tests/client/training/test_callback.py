@@ -352,7 +352,7 @@ def test_new_optimizer_of_the_job_ends_the_older_trial(grpc_addr: str, caplog: p
         reasons = {trial.id.trial_number: trial.end_reason for trial in client.trials(str(job.job_id))}
     assert reasons == {1: v1.END_REASON_PREEMPTED, 2: v1.END_REASON_TARGET_REACHED}
     warnings = [record.args for record in caplog.records if record.levelno == logging.WARNING]
-    assert warnings == [(1, job.job_id)]
+    assert warnings == [(older.trial.name,)]
 
 
 def test_optimizers_of_other_jobs_and_decided_trials_are_left_alone(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, v1
+from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import InvalidArgumentError, OperationOrderError, TrainFailError
 
 from tests.client.conftest import Start
@@ -203,6 +203,22 @@ def test_trial_of_a_loop_that_is_left_early_ends_at_close(
     assert bso.training_finished
     trial = found(grpc_addr, bso)
     assert (trial.end_reason, trial.newest.epoch) == (v1.END_REASON_STOPPED_EARLY, 2)
+
+
+def test_metric_after_close(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """After close the decision says that training stops, and why; another metric is not reported, with one warning."""
+    bso = begun(grpc_addr)
+    bso.on_evaluate(0.1)
+    bso.close(EndReason.PREEMPTED)
+    decision = bso.decision
+    assert decision is not None
+    assert (decision.stop_train, decision.end_reason, decision.target_reached) == (True, EndReason.PREEMPTED, False)
+    caplog.clear()
+    for _ in range(2):
+        bso.on_evaluate(0.95)
+    (warning,) = caplog.messages
+    assert decision.message in warning
+    assert (bso.decision, bso.last_epoch, found(grpc_addr, bso).newest.epoch) == (decision, 1, 1)
 
 
 def _run_out_of_memory(bso: BatchSizeOptimizer) -> None:

@@ -103,10 +103,12 @@ def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_terminated_process_was_preempted(server: LiveServer, start: Start, number: signal.Signals) -> None:
-    """A signal ends the trial as preempted, and the process dies of that signal."""
+    """A signal ends the trial as preempted, with a line, and the process dies of that signal."""
     process = start("wait")
     process.send_signal(number)
-    assert ended(process) == (-number, "")
+    *_, line = process.communicate(timeout=60)[1].splitlines()
+    assert line == f"wattwise: trial 1 of job '{JOB_ID}' ended after epoch 1 of 100: preempted"
+    assert process.returncode == -number
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 

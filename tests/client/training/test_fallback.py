@@ -99,6 +99,9 @@ def test_training_without_a_server(stopped: LiveServer, caplog: pytest.LogCaptur
     (warning,) = warnings_of(caplog)
     assert stopped.address in warning
     assert "fallback batch size 32" in warning
+    # What an operator would do is in the error of a launch without a fallback.
+    assert not [line for line in (warning, info.reason) if "wattwise serve" in line]
+    assert [line for line in caplog.messages if line.startswith(f"the fallback trial of job '{info.job_id}': target")]
 
 
 def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:

@@ -8,19 +8,20 @@ import pytest
 from wattwise.training.start import STARTS, Reply, Source, Start
 from wattwise.training.state import Link
 
-ERROR = None
+ERROR, NEVER = None, "never"
 EXPECTED = {
-    # where the trial comes from: trial, no answer, not found, deleted
-    Source.SERVER: (Start.NEW, Start.FALLBACK, ERROR, ERROR),
-    Source.CHECKPOINT: (Start.RESUMED, Start.RESUMED_AWAY, Start.LOST, ERROR),
-    Source.FALLBACK_CHECKPOINT: (ERROR, ERROR, Start.CONTINUED, ERROR),
-    Source.DRIVER: (Start.JOINED, Start.JOINED_AWAY, Start.JOINED_AWAY, ERROR),
+    # where the trial comes from: trial, over, no answer, not found, deleted, not asked
+    Source.SERVER: (Start.NEW, NEVER, Start.FALLBACK, NEVER, ERROR, NEVER),
+    Source.CHECKPOINT: (Start.RESUMED, Start.OVER, Start.RESUMED_AWAY, Start.LOST, ERROR, NEVER),
+    Source.FALLBACK_CHECKPOINT: (NEVER, NEVER, NEVER, NEVER, NEVER, Start.CONTINUED),
+    Source.DRIVER: (Start.JOINED, NEVER, Start.JOINED_AWAY, Start.JOINED_AWAY, ERROR, NEVER),
 }
 PROPERTIES = {
     # link, whether it needs a fallback, whether it counts alone
     Start.NEW: (Link.TRACKED, False, False),
     Start.FALLBACK: (Link.DETACHED, True, False),
     Start.RESUMED: (Link.TRACKED, False, False),
+    Start.OVER: (Link.TRACKED, False, False),
     Start.RESUMED_AWAY: (Link.AWAY, True, True),
     Start.CONTINUED: (Link.DETACHED, False, True),
     Start.LOST: (Link.DETACHED, True, True),
@@ -31,8 +32,8 @@ PROPERTIES = {
 
 @pytest.mark.parametrize(("source", "reply"), list(product(Source, Reply)))
 def test_start(source: Source, reply: Reply) -> None:
-    """What is known and what the server says lead to one start, or to the server's error."""
-    assert STARTS.get((source, reply)) is EXPECTED[source][list(Reply).index(reply)]
+    """What is known and what the server says lead to one start or to the server's error; other pairs never occur."""
+    assert STARTS.get((source, reply), NEVER) is EXPECTED[source][list(Reply).index(reply)]
 
 
 @pytest.mark.parametrize("start", Start)

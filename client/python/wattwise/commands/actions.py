@@ -59,10 +59,10 @@ def add_id(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job_id", metavar="ID", help="the job id, as in `wattwise jobs list`")
 
 
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Declares which jobs an action is about: one, those with a prefix, or all."""
+def add_jobs(parser: argparse.ArgumentParser, without_id: str = "all jobs") -> None:
+    """Declares which jobs an action is about: one, those with a prefix, or `without_id`."""
     jobs = parser.add_mutually_exclusive_group()
-    jobs.add_argument("job_id", metavar="ID", nargs="?", type=_job_id, help="this job alone; without ID, all jobs")
+    jobs.add_argument("job_id", metavar="ID", nargs="?", type=_job_id, help=f"this job alone; without ID, {without_id}")
     jobs.add_argument("--prefix", default="", help="only jobs whose id has this prefix")
 
 

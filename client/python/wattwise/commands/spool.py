@@ -17,6 +17,7 @@ from wattwise.commands.main import complain, say
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.parsing import sentence
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_options
+from wattwise.drafts import resolved
 from wattwise.files import FileError
 from wattwise.presentation.states import end_reason
 from wattwise.presentation.terminal import Column, ages, numbers, times
@@ -66,10 +67,11 @@ class SpooledTrial(NamedTuple):
 
     @property
     def end(self) -> str:
-        """How its trainer ended the trial, such as "out of memory"; "not reported" if its process was killed."""
+        """How the trial ended, such as "target reached"; "not reported" if its process was killed before."""
         if self.running or self.record is None:
             return _RUNNING if self.running else "unreadable"
-        return end_reason(self.record.end_reason) if self.record.end_reason else "not reported"
+        reason = self.record.outcome(resolved(self.record.job))
+        return end_reason(reason) if reason else "not reported"
 
     def document(self) -> dict[str, object]:
         """Returns the trial as JSON."""

@@ -23,7 +23,7 @@ from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, JOB_ESTIMATES, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality
-from wattwise.presentation.quantities import instant, joules, metric, optional, quality_of
+from wattwise.presentation.quantities import joules, metric, optional, quality_of
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
@@ -39,7 +39,6 @@ from wattwise.spec import higher_is_better
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
     from rich.console import Console, RenderableType
 
 _MOST_LOOKUPS = 50
@@ -76,7 +75,7 @@ _Table: TypeAlias = "_TrialTable | _JobTable"
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
     parser.set_defaults(handler=_watch)
-    add_jobs(parser)
+    add_jobs(parser, "the jobs with running trials")
 
 
 def _watch(client: Client, args: argparse.Namespace) -> int:
@@ -210,6 +209,8 @@ def _changes_of(streams: Sequence[Callable[[], Iterator[_News]]]) -> Iterator[Ch
 class _Lines:
     """A line for each change, which can be searched: "TIME trial job=ID trial=3 status=running …".
 
+    TIME is when the change arrived here, so that times ascend.
+
     Args:
         as_json: whether each line is a JSON object with the fields of the API.
     """
@@ -230,16 +231,16 @@ class _Lines:
         match change:
             case Deleted(job_id):
                 self._known.pop(f"job {job_id}", None)
-                self._print({"deleted": job_id}, _now(), "deleted", {"job": job_id})
+                self._print({"deleted": job_id}, "deleted", {"job": job_id})
             case v1.WatchJobResponse() | v1.JobListing():
                 facts = _watched_facts(change) if isinstance(change, v1.WatchJobResponse) else _listed_facts(change)
                 # What is sent again after a lost connection is no change.
                 if self._is_new(f"job {change.job.spec.job_id}", facts):
-                    self._print(plain(change), _now(), "job", facts)
+                    self._print(plain(change), "job", facts)
             case v1.Trial():
                 if self._is_new(f"trial {change.id.trial_number}", change):
                     facts = _trial_facts(change, self._spec or v1.JobSpec())
-                    self._print({"trial": plain(change)}, instant(_time_of(change)), "trial", facts)
+                    self._print({"trial": plain(change)}, "trial", facts)
 
     def _is_new(self, key: str, value: object) -> bool:
         if self._known.get(key) == value:
@@ -250,12 +251,12 @@ class _Lines:
             self._known.pop(next(iter(self._known)))
         return True
 
-    def _print(self, document: Mapping[str, Any], moment: str, kind: str, facts: Mapping[str, object]) -> None:
+    def _print(self, document: Mapping[str, Any], kind: str, facts: Mapping[str, object]) -> None:
         if self._json:
             line = json.dumps(document, allow_nan=False)
         else:
             line = " ".join(
-                (moment, kind, *(f"{name}={_word(value)}" for name, value in facts.items() if value is not None))
+                (_now(), kind, *(f"{name}={_word(value)}" for name, value in facts.items() if value is not None))
             )
         print(printable(line), flush=True)  # noqa: T201 - the command's answer
 
@@ -276,13 +277,6 @@ def _word(value: object) -> str:
 def _now() -> str:
     seconds, rest = divmod(time.time_ns(), 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03}Z"
-
-
-def _time_of(trial: v1.Trial) -> Timestamp:
-    """Returns when a trial ended, reported, or else was dispatched."""
-    if trial.HasField("end_time"):
-        return trial.end_time
-    return trial.newest.report_time if trial.newest.HasField("report_time") else trial.start_time
 
 
 def _watched_facts(known: v1.WatchJobResponse) -> Mapping[str, object]:

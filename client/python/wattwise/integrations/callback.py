@@ -232,7 +232,7 @@ class CallbackTrial:
     def repeated(self) -> TrainerSetupError:
         """The error for a second training of the trial."""
         return self.refuse(
-            f"training begins a second time with the callback of trial {self.bso.trial.number}, but a trial "
+            f"training begins a second time with the callback of {self.bso.trial.name}, but a trial "
             "is one training: create a BatchSizeOptimizer and a callback for each, or give the callback to only one"
         )
 
@@ -252,13 +252,13 @@ class CallbackTrial:
             return
         if last and not plan.steps_done:
             raise self.refuse(
-                f"trial {self.bso.trial.number} continues after epoch {last}, but the trainer "
+                f"{self.bso.trial.name} continues after epoch {last}, but the trainer "
                 "starts from the beginning: pass it the checkpoint as well, or start without the trial's state"
             )
         before, now = self._interval, plan.steps_per_report
         if before is not None and now is not None and not _same(before, now):
             raise self.refuse(
-                f"trial {self.bso.trial.number} reports after every {before:g} steps, but this training after "
+                f"{self.bso.trial.name} reports after every {before:g} steps, but this training after "
                 f"every {now:g}: continue it with the same data and the same interval of its evaluations, or start "
                 "without the checkpoint"
             )

@@ -405,16 +405,16 @@ class WattwiseCallback(Callback):
 
     def _restored(self, states: EpochStates, epoch: int) -> EpochState:
         """Continues the trial from the state of the epoch that `fit()` begins with."""
-        trial, state = self._trial.bso.trial.number, states.at(epoch)
+        trial, state = self._trial.bso.trial.name, states.at(epoch)
         if state is None:
             raise self._trial.refuse(
-                f"trial {trial} can continue from epochs {states.epochs} of fit(), but fit() begins with epoch "
+                f"{trial} can continue from epochs {states.epochs} of fit(), but fit() begins with epoch "
                 f"{epoch}: pass the initial_epoch of the loaded model, or remove {states.path}, with the model's "
                 "checkpoint, to train from the start"
             )
         if None not in (state.interval, self._interval) and state.interval != self._interval:
             raise self._trial.refuse(
-                f"trial {trial} reports after every {state.interval} steps, but this fit() after every "
+                f"{trial} reports after every {state.interval} steps, but this fit() after every "
                 f"{self._interval}: continue it with the same data, batch size and validation_freq, or remove "
                 f"{states.path}, with the model's checkpoint, to train from the start"
             )
@@ -422,12 +422,12 @@ class WattwiseCallback(Callback):
         within = math.inf if self._steps is None else self._steps + self._accumulated
         if self._total and abs(self._total - state.total) > within:
             raise self._trial.refuse(
-                f"fit() begins with epoch {epoch}, which follows {state.total} steps of trial {trial}, but the model "
+                f"fit() begins with epoch {epoch}, which follows {state.total} steps of {trial}, but the model "
                 f"has done {self._total}: pass the initial_epoch that belongs to the loaded model"
             )
         if self.bso.last_epoch and not (epoch or self._total):
             log.warning(
-                "fit() begins from the start, and with it trial %d after %d epochs; their cost is added to the trial's",
+                "fit() begins from the start, and with it %s after %d epochs; their cost is added to the trial's",
                 *(trial, self.bso.last_epoch),
             )
         elif epoch and not self._total:

@@ -178,7 +178,8 @@ def _now(job: v1.Job, savings: v1.Savings, quantity: Quantity) -> str:
 
 def _no_delivery(job: v1.Job, savings: v1.Savings) -> str:
     if job.num_trials:
-        return f"No launch that counts has reached the target{_since(job, savings) or ' yet'}."
+        since = _since(job, savings) or " since the job was registered"
+        return f"No launch that counts has reached the target{since}."
     if job.paused or job.HasField("pinned_batch_size"):
         return "No launch yet."
     return "No launch yet: the first one begins the search."

@@ -31,9 +31,8 @@ def check_address(address: object) -> str:
         raise InvalidAddressError(f"invalid server address {address!r}: {_ADVICE}")
     if not address:
         raise InvalidAddressError(
-            "the server address is empty; if it was read from the server.address of a `wattwise run`, the run has "
-            "ended, and with it its server, which `wattwise serve` starts again on the run's wattwise.db. Otherwise "
-            f"{_ADVICE}"
+            f"the server address is empty: {_ADVICE}. If it was read from the server.address of a `wattwise run`, the "
+            "run has ended, and with it its server, which `wattwise serve` starts again on the run's wattwise.db"
         )
     if fault := control_fault(address):
         where = "WATTWISE_SERVER" if address == os.environ.get("WATTWISE_SERVER") else "the server's address"

@@ -153,8 +153,8 @@ def _without_reason(code: grpc.StatusCode, message: str, address: str) -> Wattwi
             if sign in message:
                 return UntrustedServerError(f"the server at {address} is not trusted: {fault} ({message})")
     kind, text = _BY_STATUS.get(code, (ServerError, "the call failed at"))
-    advice = next((f"; {advice}" for signs, advice in _ADVICE.items() if all(sign in message for sign in signs)), "")
-    return kind(f"{text} {address}: {message.rstrip('.') if advice else message}{advice}")
+    advice = next((advice for signs, advice in _ADVICE.items() if all(sign in message for sign in signs)), "")
+    return kind(f"{text} {address}: {message.rstrip('.') if advice else message}", advice=advice)
 
 
 def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:

@@ -189,9 +189,17 @@ class TrialRecord:
 
     def ended_by_trainer(self, spec: v1.JobSpec) -> bool:
         """Whether its trainer ended the trial for good, rather than a decision; `spec` has all defaults filled in."""
-        if self.end_reason in (v1.END_REASON_COMPLETED, v1.END_REASON_STOPPED_EARLY):
-            return not self.results or not own_decision(spec, self.results[-1][0]).stop_train
-        return self.end_reason in (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
+        return self.outcome(spec) in (
+            v1.END_REASON_COMPLETED,
+            v1.END_REASON_STOPPED_EARLY,
+            v1.END_REASON_ERROR,
+            v1.END_REASON_OUT_OF_MEMORY,
+        )
+
+    def outcome(self, spec: v1.JobSpec) -> v1.EndReason.ValueType:
+        """Returns why the trial ended: as its measurements decide it without a cost bound, else as its trainer said."""
+        decided = own_decision(spec, self.results[-1][0]).end_reason if self.results else v1.END_REASON_UNSPECIFIED
+        return decided or self.end_reason
 
     @property
     def unasked(self) -> bool:

@@ -115,7 +115,7 @@ class _Answer(NamedTuple):
         error: why the server has not given the trial.
         trial: the trial that it has given.
         job: the job, if it is registered.
-        decision: the decision, if the trial has been decided.
+        decision: the decision of a trial that is over.
     """
 
     reply: Reply
@@ -123,6 +123,11 @@ class _Answer(NamedTuple):
     trial: v1.Trial | None = None
     job: v1.Job | None = None
     decision: v1.Decision | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why the server has not given the trial, without advice; empty if it has."""
+        return "" if self.error is None else self.error.problem
 
 
 class Launch:
@@ -206,7 +211,7 @@ class Launch:
         except BaseException:
             self._let_go()
             raise
-        if started.decision is not None:
+        if started.how is Start.OVER:
             self._let_go()
         return started
 
@@ -255,14 +260,14 @@ class Launch:
         target, spec, kind = self.next, with_gpu(self._job, monitor), str(monitor_kinds(monitor))
         sent = job_message(spec)
         answer = self._ask(target, spec, unconnected_ranks, warns=fallback is None and self.repeatable)
-        how = STARTS.get((_source(target), answer.reply))
+        how = STARTS[_source(target), answer.reply]
         if how is None or (how.needs_fallback and fallback is None):
             raise cast("WattwiseError", answer.error)
         job, trial, sums = answer.job or v1.Job(spec=resolved(sent)), answer.trial or v1.Trial(), Sums()
         reason = trial.reason
         if how is Start.FALLBACK:
             trial, reason = self._fallback_trial(target.launch_id, sent, job, cast("int", fallback), answer)
-        elif how is Start.RESUMED:
+        elif how in (Start.RESUMED, Start.OVER):
             sums = cast("SavedTrial", target).sums_in(trial)
         elif how.continues_unasked:
             saved = cast("SavedTrial", target)
@@ -280,8 +285,7 @@ class Launch:
             WattwiseError: if the server refuses the trial or its job.
         """
         if _source(target) is Source.FALLBACK_CHECKPOINT:
-            # The server has not dispatched it, so there is nothing to ask for.
-            return _Answer(Reply.NOT_FOUND)
+            return _Answer(Reply.NOT_ASKED)
         endpoint = self._endpoint
         with endpoint.client(target.launch_id, endpoint.timeout, endpoint.search_timeout, warns=warns) as client:
             try:
@@ -341,7 +345,7 @@ class Launch:
             check_valid(sent)
         log.warning(
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
-            *(answer.error, batch_size, _delivered(answer.error)),
+            *(answer.problem, batch_size, _delivered(answer.error)),
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
         trial_id = v1.TrialId(job_id=job.spec.job_id, launch_id=fallback_request(launch_id))
@@ -349,7 +353,7 @@ class Launch:
             id=trial_id, batch_size=batch_size, origin=v1.TRIAL_ORIGIN_IMPORTED, status=v1.TRIAL_STATUS_RUNNING
         )
         trial.start_time.FromNanoseconds(time.time_ns())
-        return trial, f"the fallback batch size: {answer.error}"
+        return trial, f"the fallback batch size: {answer.problem}"
 
     def _continued(self, saved: SavedTrial, how: Start, job: v1.Job, answer: _Answer) -> tuple[v1.Trial, str]:
         """Returns the trial of a checkpoint that continues without the server, and why it has its batch size.
@@ -360,11 +364,10 @@ class Launch:
         reason = "the fallback batch size of the checkpoint"
         if how is Start.RESUMED_AWAY:
             log.warning(
-                "%s. Training continues with trial %d of the checkpoint and its batch size %d; its result is delivered "
-                "%s",
-                *(answer.error, saved.trial_number, saved.batch_size, _delivered(answer.error)),
+                "%s. Training continues with %s of the checkpoint and its batch size %d; its result is delivered %s",
+                *(answer.problem, saved.name, saved.batch_size, _delivered(answer.error)),
             )
-            reason = f"the trial of the checkpoint: {answer.error}"
+            reason = f"the trial of the checkpoint: {answer.problem}"
         elif how is Start.LOST:
             log.warning(
                 "%s. Training continues with its batch size %d; the whole trial is delivered at its end",
@@ -426,7 +429,7 @@ def _ask_for_saved(client: Client, saved: SavedTrial, spec: JobSpec) -> _Answer:
     # Of a status that is newer than this client, the decision says whether to go on.
     decision = None if trial.status == v1.TRIAL_STATUS_RUNNING else client.heartbeat(trial.id)
     if decision is not None and decision.stop_train:
-        return _Answer(Reply.TRIAL, trial=trial, job=job, decision=decision)
+        return _Answer(Reply.OVER, trial=trial, job=job, decision=decision)
     if trial.newest.epoch != saved.sums.epoch:
         log.info("training continues from epoch %d of the checkpoint", saved.sums.epoch)
     return _Answer(Reply.TRIAL, trial=trial, job=job)
@@ -453,8 +456,8 @@ def _ask_for_assigned(client: Client, assigned: AssignedTrial, spec: JobSpec) ->
 
 def _joined(assigned: AssignedTrial, how: Start, answer: _Answer) -> tuple[v1.Trial, str]:
     """Returns the trial of the driver, and why it has its batch size."""
-    if answer.error is not None:
-        log.warning("%s. Training starts nevertheless, and is reported when the server is back", answer.error)
+    if answer.problem:
+        log.warning("%s. Training starts nevertheless, and is reported when the server is back", answer.problem)
     assigned.write(ClientFile(joined=True))
     trial = answer.trial if how is Start.JOINED else None
     return trial or assigned.trial(), assigned.reason

@@ -284,7 +284,11 @@ class BatchSizeOptimizer:
 
     @property
     def decision(self) -> Decision | None:
-        """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
+        """The newest decision: the server's, or this trainer's own while the server is away; None before the first.
+
+        If `close` or the end of the loop ended the trial without a decision, `stop_train` is true and `end_reason` says
+        why.
+        """
         newest = None if self._running is None else self._running.decision
         return None if newest is None else decision_of(newest)
 
@@ -508,7 +512,9 @@ class BatchSizeOptimizer:
                 raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", self.decision) from None
 
     def on_evaluate(self, metric: float) -> None:
-        """Closes the window, reports the epoch, and opens the next window. Does nothing once training is over.
+        """Closes the window, reports the epoch, and opens the next window.
+
+        Does nothing once the trial is over; after `close`, the first such call logs a warning.
 
         Every call ends an epoch. If the monitor fails, this is logged, and energy is estimated until it works again.
 
@@ -524,6 +530,7 @@ class BatchSizeOptimizer:
                 over `epochs()`; the second call is ignored.
         """
         if self._running is not None and self._running.seen_end:
+            self._running.warn_of_end()
             return
         trial = self._trial("on_evaluate()")
         if not trial.begun:
@@ -632,8 +639,8 @@ class BatchSizeOptimizer:
         trial = self.trial
         if self._trial("load_state_dict()").begun or self.last_epoch:
             raise OperationOrderError(
-                f"load_state_dict() was called while trial {trial.number} is training: call it before the "
-                "first epoch, at best before get_batch_size()"
+                f"load_state_dict() was called while {trial.name} is training: call it before the first epoch, at best "
+                "before get_batch_size()"
             )
         if not self._launch.repeatable:
             raise ResumeError(
@@ -663,14 +670,14 @@ class BatchSizeOptimizer:
         if self._monitor is None:
             self._monitor = default_monitor()
         started = self._launch.start(self._monitor, self._fallback, unconnected)
-        trial = started.info.id
         # A warning says so of a fallback.
         if self._launch.announces and not started.info.fallback:
-            shared = f" over {ranks} ranks" if ranks > 1 else ""
-            after = f", continues after epoch {started.sums.epoch}" if started.sums.epoch else ""
+            size = f"{started.info.batch_size} over {ranks} ranks" if ranks > 1 else f"{started.info.batch_size}"
+            # The reason is that of the first launch.
+            epoch, reason = started.sums.epoch, started.info.reason
             announce(
-                "trial %d of job %r has batch size %d%s%s: %s",
-                *(trial.trial_number, trial.job_id, started.info.batch_size, shared, after, started.info.reason),
+                "%s has batch size %s%s",
+                *(started.info.name, size, f" and continues after epoch {epoch}" if epoch else f": {reason}"),
             )
         return started
 
@@ -679,9 +686,9 @@ class BatchSizeOptimizer:
         trial = self.trial
         if self.training_finished and self.decision is not None and trial.rank == 0:
             log.warning(
-                "trial %d of job %r, which the checkpoint continues, is over, so nothing is trained (%s); to train "
-                "again, start without the checkpoint",
-                *(trial.number, trial.job_id, self.decision.message),
+                "%s, which the checkpoint continues, is over, so nothing is trained (%s); to train again, start "
+                "without the checkpoint",
+                *(trial.name, self.decision.message),
             )
 
     def _begin(self, started: StartedTrial, ranks: Ranks) -> None:
@@ -699,10 +706,7 @@ class BatchSizeOptimizer:
             return
         # The batch size is not the cause, and a checkpoint of that trial can continue it.
         older.close_for_another(v1.END_REASON_PREEMPTED)
-        log.warning(
-            "trial %d of job %r is ended, because a new optimizer of the job begins in this process",
-            *(older.info.id.trial_number, older.info.id.job_id),
-        )
+        log.warning("%s is ended, because a new optimizer of the job begins in this process", older.info.name)
 
     def _begin_again(self, attempt: int) -> None:
         """Makes `get_batch_size` ask for another trial."""

@@ -9,7 +9,7 @@ from wattwise.spec import cost, reaches_target
 def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
     """Returns the trainer's own decision: training stops at the target or the last epoch.
 
-    Only the server knows the cost bound, so `converged` stays False.
+    `converged` stays False: only the server knows the cost bound.
 
     Args:
         spec: the job with all defaults filled in.

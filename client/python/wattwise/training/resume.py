@@ -10,6 +10,7 @@ from wattwise import v1
 from wattwise.errors import ResumeError
 from wattwise.rules import LAST_SECOND, MAX_INT32
 from wattwise.spec import enum_constant
+from wattwise.training.trial import trial_name
 
 _VERSION = 1
 
@@ -160,7 +161,7 @@ class SavedTrial(NamedTuple):
     @property
     def name(self) -> str:
         """The trial in messages."""
-        return f"trial {self.trial_number or 'on the fallback'} of job {self.job_id!r}"
+        return trial_name(self.job_id, self.trial_number)
 
     def sums_in(self, trial: v1.Trial) -> Sums:
         """Where training continues: at the checkpoint's epoch, with the time and energy that were reported."""

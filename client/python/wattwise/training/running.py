@@ -33,7 +33,7 @@ from wattwise.training.power_usage import PowerUsage
 from wattwise.training.ranks import Ranks
 from wattwise.training.resume import Sums
 from wattwise.training.session import Session
-from wattwise.training.start import StartedTrial
+from wattwise.training.start import Start, StartedTrial
 from wattwise.training.state import Event, Progress, TrialState
 from wattwise.training.windows import TrainingWindows, training_result
 
@@ -113,17 +113,18 @@ class RunningTrial:
         self._session: Session | None = None
         self._windows: TrainingWindows | None = None
         self._end_actions = EndActions()
-        self._guard = ExitGuard(self._end)
+        self._guard = ExitGuard(self._end_with_process)
         self._decision = started.decision
         # Why this trainer has ended the trial; None before `close`.
         self._end_reason: v1.EndReason.ValueType | None = None
         # What the user was told already; the optimizer warns of a trial that was decided before.
-        self._announced = started.decision is not None
+        self._announced = started.how is Start.OVER
         self._failure_raised = False
         self._nan_warned = False
+        self._warned_of_end = False
         # The last epoch that an earlier process of the trial has reported.
         self._reported_epoch = 0
-        if started.decision is not None:
+        if started.how is Start.OVER:
             self.seen, self._end_reason = self.seen._replace(progress=Progress.SETTLED), v1.END_REASON_COMPLETED
             return
         if monitor is not None and ranks.rank == 0:
@@ -140,19 +141,41 @@ class RunningTrial:
     @property
     def finished(self) -> bool:
         """Whether training should stop. With several ranks, all of them learn it in the same call."""
-        session = self._own_session
-        return self.seen_end or (session is not None and session.exchange.progress is not Progress.RUNNING)
+        # Otherwise ranks could disagree on when to stop.
+        return self._over if self._ranks.size == 1 else self.seen_end
 
     @property
     def decision(self) -> v1.Decision | None:
+        """The newest decision; once the trainer has ended the trial without one, that it is over. None before both."""
+        newest, reason = self._newest_decision, self._end_reason
+        if reason is None or self._decided:
+            return newest
+        ended = v1.Decision()
+        ended.CopyFrom(newest or ended)
+        ended.stop_train, ended.end_reason, ended.message = True, reason, self._undecided_end(reason)
+        return ended
+
+    @property
+    def _newest_decision(self) -> v1.Decision | None:
         """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
-        session = self._own_session
-        return self._decision if session is None else session.exchange.decision
+        if self._session is None or self._ranks.size > 1:
+            return self._decision
+        return self._session.exchange.decision
 
     @property
     def seen_end(self) -> bool:
         """Whether a call of the training loop has ended the trial."""
         return self.seen.progress is not Progress.RUNNING
+
+    @property
+    def _state(self) -> TrialState:
+        """The newest state that this rank knows."""
+        return self.seen if self._session is None else self._session.exchange.state
+
+    @property
+    def _over(self) -> bool:
+        """Whether the trial has ended, as far as this rank knows."""
+        return self.seen_end or self._state.progress is not Progress.RUNNING
 
     @property
     def trains_here(self) -> bool:
@@ -162,25 +185,28 @@ class RunningTrial:
     @property
     def failure(self) -> TrainFailError | None:
         """The error of a missed target; None if it was reached, the trial goes on, or another attempt follows."""
-        if not self.raises_failure:
+        finished = self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED)
+        if not self.raises_failure or (self.ended_undecided and not finished):
             return None
-        if self._end_reason in (v1.END_REASON_STOPPED_EARLY, v1.END_REASON_COMPLETED) and self.ended_undecided:
-            message = f"training is over and the target was not reached: {self.outcome}"
-            return TrainFailError(message)
         failure = TrainFailError.of(None if self.decision is None else decision_of(self.decision))
-        if failure is None or self.started.decision is None:
+        if failure is None or self.started.how is not Start.OVER:
             return failure
         message = (
-            f"trial {self.info.id.trial_number}, which the checkpoint continues, is over and has not reached its "
-            f"target: {self.outcome}; start without the checkpoint for another trial"
+            f"{self.info.name}, which the checkpoint continues, is over and has not reached its target: "
+            f"{self.outcome}; start without the checkpoint for another trial"
         )
         return TrainFailError(message, failure.decision)
 
     @property
     def ended_undecided(self) -> bool:
         """Whether this trainer has ended the trial without a decision."""
-        decided = self.decision is not None and self.decision.stop_train
-        return self._end_reason is not None and not decided
+        return self._end_reason is not None and not self._decided
+
+    @property
+    def _decided(self) -> bool:
+        """Whether a decision has ended the trial."""
+        newest = self._newest_decision
+        return newest is not None and newest.stop_train
 
     @property
     def out_of_memory(self) -> bool:
@@ -197,16 +223,17 @@ class RunningTrial:
 
     @property
     def outcome(self) -> str:
-        """How the trial ended."""
-        if self.decision is not None and self.decision.stop_train:
-            return self.decision.message
-        trial, spec, epoch = self.info, self.info.job.spec, self.sums.epoch
-        name = f"trial {trial.id.trial_number} with batch size {trial.batch_size}"
+        """How the trial ended; empty while it runs."""
+        return self.decision.message if self.decision is not None and self.decision.stop_train else ""
+
+    def _undecided_end(self, reason: v1.EndReason.ValueType) -> str:
+        spec, epoch = self.info.job.spec, self.sums.epoch
+        name = f"{self.info.name} with batch size {self.info.batch_size}"
         if not epoch:
             return f"{name} ended without a metric"
-        reason = enum_name(v1.EndReason, self._end_reason or v1.END_REASON_COMPLETED)
         metric = f"metric {self.metric:.6g}, target {spec.target.value:.6g}"
-        return f"{name} ended undecided after epoch {epoch} of {spec.max_epochs} ({reason}): {metric}"
+        ended = f"{name} ended undecided after epoch {epoch} of {spec.max_epochs}"
+        return f"{ended} ({enum_name(v1.EndReason, reason)}): {metric}"
 
     def check_process(self, call: str) -> None:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""
@@ -290,8 +317,8 @@ class RunningTrial:
             if not own.stop_train:
                 return
             log.warning(
-                "training stops although the server lets trial %d continue after epoch %d, in which it %s: a fault",
-                *(self.info.id.trial_number, result.measurement.epoch),
+                "training stops although the server lets %s continue after epoch %d, in which it %s: a fault",
+                *(self.info.name, result.measurement.epoch),
                 "reached the target" if own.target_reached else "ended",
             )
         exchange.decide(own)
@@ -320,13 +347,19 @@ class RunningTrial:
 
     def announce_decision(self) -> None:
         """Logs the decision that ended the trial, once and on rank 0 alone; not if a driver or `attempts` shows it."""
-        decision = self.decision
+        decision = self._newest_decision
         silent = self._announced or self._ranks.rank or not self._launch.repeatable
         if silent or decision is None or not decision.stop_train:
             return
         if self.raises_failure or decision.target_reached:
             self._announced = True
-            announce("trial %d of job %r: %s", self.info.id.trial_number, self.info.id.job_id, decision.message)
+            announce("%s: %s", self.info.name, decision.message)
+
+    def warn_of_end(self) -> None:
+        """Warns once, if the trainer has ended the trial itself, that a metric is not reported any more."""
+        if self.ended_undecided and not (self._warned_of_end or self._ranks.rank):
+            self._warned_of_end = True
+            log.warning("on_evaluate() reports nothing any more: %s", self.outcome)
 
     def share(self, ranks: Ranks) -> None:
         """Continues as rank 0 of several: a trainer has started the others since the trial began."""
@@ -348,19 +381,15 @@ class RunningTrial:
         if self._end_reason is not None:
             return
         reason = self._end_reason = self._actual_reason(reason)
-        seen = self.seen if self._session is None else self._session.exchange.state
-        self.seen = seen.after(Event.CLOSED)
+        self.seen = self._state.after(Event.CLOSED)
         self._guard.remove()
         self._end(reason)
 
     def _actual_reason(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
         """Returns why a training ends that seems to be completed, with a warning if the trial is undecided."""
-        session = self._session
-        over = self.seen_end or (session is not None and session.exchange.progress is not Progress.RUNNING)
-        if reason != v1.END_REASON_COMPLETED or over:
+        if reason != v1.END_REASON_COMPLETED or self._over:
             return reason
-        trial, epoch = self.info.id, self.sums.epoch
-        name = f"trial {trial.trial_number} of job {trial.job_id!r}"
+        name, epoch = self.info.name, self.sums.epoch
         warn = log.warning if self._session is not None else log.debug
         if self._guard.interrupted:
             warn("Ctrl-C has ended %s after epoch %d: it counts as preempted", name, epoch)
@@ -414,7 +443,7 @@ class RunningTrial:
                 "let the training go on until the trial is decided (without early stopping, and with the job's "
                 "max_epochs), or launch the job again"
             )
-        if self.decision is None or not self.decision.stop_train:
+        if self.ended_undecided:
             return "train every epoch of attempt.epochs(), and call on_evaluate(metric) in each"
         return "raise max_tries: the server takes the misses into account"
 
@@ -441,11 +470,6 @@ class RunningTrial:
             self.power.limit_watts = watts
         self._launch.record_power_limit(watts)
 
-    @property
-    def _own_session(self) -> Session | None:
-        """The session, if this is the only rank: otherwise ranks could disagree on when to stop."""
-        return self._session if self._ranks.size == 1 else None
-
     def _raise_failure(self) -> None:
         failure = self.failure
         if failure is not None and not self._failure_raised:
@@ -457,19 +481,26 @@ class RunningTrial:
             raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
         return self._session.exchange, self._windows
 
+    def _end_with_process(self, reason: v1.EndReason.ValueType) -> None:
+        """Ends the trial because the process ends, and says so unless it is decided."""
+        self._end(reason)
+        silent = self._decided or self._ranks.rank or not self._launch.repeatable
+        if reason != v1.END_REASON_COMPLETED and not silent:
+            epoch, last = self.sums.epoch, self.info.job.spec.max_epochs
+            announce("%s ended after epoch %d of %d: %s", self.info.name, epoch, last, enum_name(v1.EndReason, reason))
+
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self.announce_decision()
         self._end_actions.run()
         regular = reason in (v1.END_REASON_COMPLETED, v1.END_REASON_STOPPED_EARLY)
         if not regular:
             self._ranks.end()
-        trial = self.info.id
         if self._session is not None:
             self._session.close(self._actual_reason(reason), _END_SECONDS)
         elif self._ranks.rank and not (regular or self.info.fallback):
             # Only this rank knows why it failed; rank 0 would give another reason.
             try:
                 with self._launch.client(self.info, _END_SECONDS) as client:
-                    client.end_trial(trial, reason)
+                    client.end_trial(self.info.id, reason)
             except WattwiseError as error:
-                log.warning("rank %d could not end trial %d: %s", self.info.rank, trial.trial_number, error)
+                log.warning("rank %d could not end %s: %s", self.info.rank, self.info.name, error)

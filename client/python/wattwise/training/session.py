@@ -30,6 +30,7 @@ from wattwise.training.resume import Sums, carry_on, ended_by_trainer, joules_or
 from wattwise.training.start import StartedTrial
 from wattwise.training.state import Link, Progress
 from wattwise.training.stream import ResultStream
+from wattwise.training.trial import trial_name
 
 _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
@@ -82,6 +83,7 @@ class Session:
         self.exchange = Exchange(address, journal, link)
         self.exchange.beat_seconds = beat_seconds
         self._trial = trial
+        self._name = trial_name(trial.job_id, trial.trial_number)
         self._timeout = timeout
         self._ends_completed = ends_completed
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
@@ -209,7 +211,7 @@ class Session:
             if report is not None and isinstance(error, REFUSED_REPORTS) and not error.retryable:
                 exchange.refuse(report, error)
             else:
-                exchange.mark_unreachable(str(error))
+                exchange.mark_unreachable(error.problem)
 
     def _resume(self, timeout: float) -> None:
         """Asks the server to resume a trial that this process counts on without the server, if that is still due.
@@ -228,9 +230,9 @@ class Session:
         trial = answer.trial
         if ended_by_trainer(trial):
             log.warning(
-                "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
+                "%s of the checkpoint was ended by its trainer (%s) before: what is trained now is "
                 "delivered at its end, as another trial",
-                *(trial.id.trial_number, trial.id.job_id, enum_constant(v1.EndReason, trial.end_reason)),
+                *(self._name, enum_constant(v1.EndReason, trial.end_reason)),
             )
             self.exchange.journal.carry_on(trial)
             self.exchange.mark_unknown()
@@ -245,9 +247,9 @@ class Session:
     def _detach(self, cause: object) -> None:
         """Goes on without the server: its database was lost, or is an older one."""
         log.warning(
-            "the Wattwise server no longer has trial %d of job %r: was its database lost or restored? (%s) When "
-            "the training ends, the job is registered again if need be, and the whole trial is delivered",
-            *(self._trial.trial_number, self._trial.job_id, cause),
+            "the Wattwise server no longer has %s: was its database lost or restored? (%s) When the training ends, the "
+            "job is registered again if need be, and the whole trial is delivered",
+            *(self._name, cause),
         )
         self.exchange.mark_unknown()
 
@@ -312,11 +314,10 @@ class Session:
         except WattwiseError as error:
             # An outage was warned of before.
             quiet = self.exchange.link is not Link.TRACKED and self.exchange.journal.kept and not driver_ends
-            number = self._trial.trial_number
             log.log(
                 logging.INFO if quiet else logging.WARNING,
-                "the end of trial %d was not delivered: %s%s",
-                *(number, error, self._where("the next launch of the job or `wattwise spool send` delivers it")),
+                "the end of %s was not delivered: %s%s",
+                *(self._name, error, self._where("the next launch of the job or `wattwise spool send` delivers it")),
             )
 
     def _end_on_server(self, ending: Ending, *, driver_ends: bool) -> None:

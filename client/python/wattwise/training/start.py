@@ -18,9 +18,9 @@ class Source(Enum):
     SERVER = "server"
     """The server chooses the trial."""
     CHECKPOINT = "checkpoint"
-    """The trial of a checkpoint."""
+    """The trial of a checkpoint, which had a number when it was saved."""
     FALLBACK_CHECKPOINT = "fallback checkpoint"
-    """The trial of a checkpoint that the server has not dispatched, or has lost: it had no number when it was saved."""
+    """The trial of a checkpoint that had no number when it was saved: not dispatched by the server, or lost."""
     DRIVER = "driver"
     """The trial that `wattwise run` has assigned to this process."""
 
@@ -30,12 +30,16 @@ class Reply(Enum):
 
     TRIAL = "trial"
     """The server has the trial, or gives a new one."""
+    OVER = "over"
+    """The server has the trial, and has decided it since."""
     NO_ANSWER = "no answer"
     """The server does not answer, is out of order, or has no batch size left."""
     NOT_FOUND = "not found"
     """The server does not have the trial."""
     DELETED = "deleted"
     """The trial was deleted with its job."""
+    NOT_ASKED = "not asked"
+    """The server is not asked: it never had the trial under a number."""
 
 
 class Start(Enum):
@@ -47,6 +51,8 @@ class Start(Enum):
     """Train with the fallback batch size; the server gets the trial once it is over."""
     RESUMED = "resumed"
     """Continue the trial of the checkpoint with what the server knows of it."""
+    OVER = "over"
+    """Train nothing: the trial of the checkpoint is over."""
     RESUMED_AWAY = "resumed away"
     """Continue the trial of the checkpoint; the server is asked to resume it once it is back."""
     CONTINUED = "continued"
@@ -76,18 +82,22 @@ class Start(Enum):
         return Link.AWAY if self in (Start.RESUMED_AWAY, Start.JOINED_AWAY) else Link.TRACKED
 
 
-STARTS: Mapping[tuple[Source, Reply], Start] = {
+STARTS: Mapping[tuple[Source, Reply], Start | None] = {
     (Source.SERVER, Reply.TRIAL): Start.NEW,
     (Source.SERVER, Reply.NO_ANSWER): Start.FALLBACK,
+    (Source.SERVER, Reply.DELETED): None,
     (Source.CHECKPOINT, Reply.TRIAL): Start.RESUMED,
+    (Source.CHECKPOINT, Reply.OVER): Start.OVER,
     (Source.CHECKPOINT, Reply.NO_ANSWER): Start.RESUMED_AWAY,
     (Source.CHECKPOINT, Reply.NOT_FOUND): Start.LOST,
-    (Source.FALLBACK_CHECKPOINT, Reply.NOT_FOUND): Start.CONTINUED,
+    (Source.CHECKPOINT, Reply.DELETED): None,
+    (Source.FALLBACK_CHECKPOINT, Reply.NOT_ASKED): Start.CONTINUED,
     (Source.DRIVER, Reply.TRIAL): Start.JOINED,
     (Source.DRIVER, Reply.NO_ANSWER): Start.JOINED_AWAY,
     (Source.DRIVER, Reply.NOT_FOUND): Start.JOINED_AWAY,
+    (Source.DRIVER, Reply.DELETED): None,
 }
-"""Without a cell, the launch fails. A fallback checkpoint is not found without asking: the server has no such trial."""
+"""Every pair that can occur. None: the launch fails; it also fails if `needs_fallback` and there is no fallback."""
 
 
 class StartedTrial(NamedTuple):
@@ -98,7 +108,7 @@ class StartedTrial(NamedTuple):
         info: the trial, from rank 0's point of view.
         sent: the job as the server was, or is to be, sent it.
         sums: where training starts.
-        decision: the decision, if the trial was resumed and has been decided in the meantime.
+        decision: the decision of a trial that is over; None for every other start.
     """
 
     how: Start

@@ -89,8 +89,8 @@ class TrialState(NamedTuple):
         ended     .         decided  settled  .            .         .       settled
         settled   .         .        .        .            .         .       .
 
-    A trial begins as running, with the link that its `Start` has. A trial of a checkpoint that is over has no session
-    and begins as settled. Only a trial that is settled leaves no file in the spool.
+    A trial begins as running, with the link that its `Start` has. A trial that starts as `Start.OVER` has no
+    session and begins as settled. Only a trial that is settled leaves no file in the spool.
     """
 
     link: Link = Link.TRACKED

@@ -11,6 +11,11 @@ from wattwise.rules import ResolvedJob, with_defaults
 from wattwise.training.split import GlobalBatch
 
 
+def trial_name(job_id: str, number: int) -> str:
+    """Returns a trial's name in messages; a trial on the fallback batch size has no number yet."""
+    return f"{f'trial {number}' if number else 'the fallback trial'} of job {job_id!r}"
+
+
 @dataclass(frozen=True)
 class Trial:
     """A trial, as a trainer reads it.
@@ -36,6 +41,11 @@ class Trial:
     rank: int
     world_size: int
     job: ResolvedJob = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The trial in messages, such as "trial 7 of job 'mnist-nightly'"."""
+        return trial_name(self.job_id, self.number)
 
     @property
     def fallback(self) -> bool:
@@ -82,6 +92,11 @@ class TrialInfo:
     def id(self) -> v1.TrialId:
         """The trial's job, launch and number."""
         return self.snapshot.id
+
+    @property
+    def name(self) -> str:
+        """The trial in messages."""
+        return trial_name(self.id.job_id, self.id.trial_number)
 
     @property
     def batch_size(self) -> int:
