@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
@@ -13,8 +12,6 @@ from wattwise.presentation.states import UNDECIDED, end_reason, trial_result
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
-"""Units of costs, the largest first."""
 UNKNOWN = "–"
 """What stands where nothing is known."""
 
@@ -23,9 +20,9 @@ class Moment(NamedTuple):
     """A time.
 
     Attributes:
-        ago: how long ago, such as "5 min ago"; of the future, such as "in 40 s".
-        exact: in UTC.
-        iso: for programs.
+        ago: its distance from now, such as "5 min ago" or "in 40 s".
+        exact: the time in UTC, for people.
+        iso: the time for programs.
     """
 
     ago: str
@@ -40,17 +37,12 @@ def moment(timestamp: Timestamp, *, is_ahead: bool = False) -> Moment:
     return Moment(text, quantities.moment(timestamp), quantities.exact_moment(timestamp))
 
 
-def minute(timestamp: Timestamp) -> str:
-    """Returns a time to the minute."""
-    return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-
-
 class Badge(NamedTuple):
     """A state in a word, with a shape so that it does not need its color.
 
     Attributes:
         word: the state.
-        kind: of the style: "run", "idle", "new", "held", "attention", "good", "bad".
+        kind: the style: "run", "idle", "new", "held", "attention", "good", "bad".
     """
 
     word: str

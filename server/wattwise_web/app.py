@@ -8,9 +8,10 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import jinja2
 from google.protobuf.json_format import MessageToDict
@@ -40,6 +41,7 @@ from wattwise.presentation.trial_fields import CSV_HEADING, csv_row
 from wattwise.rpc.answers import shown_from
 
 from wattwise_web import live
+from wattwise_web.charts.marks import page
 from wattwise_web.charts.vega import specification
 from wattwise_web.reader import Reader, Visitor, is_old_page
 from wattwise_web.sections import Page
@@ -81,8 +83,6 @@ _STATUS: tuple[tuple[type[WattwiseError], int, str], ...] = (
     (ServerUnavailableError, 503, "The server is away"),
 )
 
-View = Callable[[Visitor, Any], Awaitable[Page]]
-
 
 def templates() -> jinja2.Environment:
     """Returns the templates, in memory; everything that they insert is escaped."""
@@ -120,8 +120,8 @@ class Application:
     """The application's state and its handlers.
 
     Args:
-        settings: as the command line has them.
-        exposure: what follows from where the page listens.
+        settings: the settings of the command line.
+        exposure: who can reach the page, and how.
     """
 
     def __init__(self, settings: Settings, exposure: Exposure) -> None:
@@ -149,8 +149,8 @@ class Application:
         }
         routes: list[Any] = [Route(path, self._page(name), name=name) for path, name in pages.items()]
         routes += [
-            Route("/job/trials.csv", self._csv),
-            Route("/job/trials.json", self._json),
+            Route("/job/trials.csv", self._file("trials.csv", "text/csv; charset=utf-8", _csv_lines)),
+            Route("/job/trials.json", self._file("trials.json", "application/json", _json_lines)),
             Route("/live", self._live),
             Route("/login", self._login_form),
             Route("/login", self._login, methods=["POST"]),
@@ -174,27 +174,31 @@ class Application:
             await self._reader.close()
 
     def _page(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            begun, visitor = time.monotonic(), self._visitor(request)
-            if visitor.token is None and self._exposure.needs_login:
-                return self._to_login(request)
-            view: View = getattr(self._reader, name)
-            try:
-                with shown_from(self._settings.server):
-                    page = await view(visitor, request.query_params)
-                    values = {"title": page.title, "info": page.info, "page": page, "here": name}
-                    answer = self._render(request, "page.html", values)
-            except UnauthenticatedError:
-                return self._to_login(request)
-            except WattwiseError as error:
-                if isinstance(error, InvalidRequestError) and is_old_page(error) and "after" in request.query_params:
-                    return self._redirect(_without(request, "after"))
-                return self._failed(request, error)
+        async def read(request: Request, visitor: Visitor) -> Response:
+            begun, view = time.monotonic(), getattr(self._reader, name)
+            with shown_from(self._settings.server):
+                found: Page = await view(visitor, request.query_params)
+                values = {"title": found.title, "info": found.info, "page": found, "here": name}
+                answer = self._render(request, "page.html", values)
             if FRAGMENT in request.headers:
                 answer.headers["x-wattwise-pause"] = f"{self._pace.pause_after(time.monotonic() - begun):.3f}"
             return answer
 
-        return handle
+        return partial(self._answer, read)
+
+    async def _answer(self, read: Callable[[Request, Visitor], Awaitable[Response]], request: Request) -> Response:
+        """Returns what the visitor reads, or the page of a login or of an error."""
+        visitor = self._visitor(request)
+        if visitor.token is None and self._exposure.needs_login:
+            return self._to_login(request)
+        try:
+            return await read(request, visitor)
+        except UnauthenticatedError:
+            return self._to_login(request)
+        except WattwiseError as error:
+            if isinstance(error, InvalidRequestError) and is_old_page(error) and "after" in request.query_params:
+                return self._redirect(_without(request, "after"))
+            return self._failed(request, error)
 
     def _visitor(self, request: Request) -> Visitor:
         session = request.cookies.get(self._cookie(request), "")
@@ -209,18 +213,13 @@ class Application:
             "root": self._root,
             "logged_in": session,
             "now": time.strftime("%H:%M:%S UTC", time.gmtime(now)),
-            "link": self._link,
+            "link": lambda path, **parameters: f"{self._root}{page(path, **parameters)}",
             "info": None,
             "standalone": False,
         }
         headers = {"cache-control": "no-store", "vary": FRAGMENT}
         html = self._templates.get_template(template).render(common | values)
         return HTMLResponse(html, status, headers=headers)
-
-    def _link(self, path: str, **parameters: object) -> str:
-        """Returns a URL of this page; ids may hold any character."""
-        query = urlencode({name: str(value) for name, value in parameters.items()}, quote_via=quote)
-        return f"{self._root}{path}{'?' + query if query else ''}"
 
     def _failed(self, request: Request, error: WattwiseError) -> Response:
         status, title = next(
@@ -323,33 +322,19 @@ class Application:
 
     # Files and the live stream.
 
-    async def _csv(self, request: Request) -> Response:
-        return await self._file(request, "trials.csv", "text/csv; charset=utf-8", _csv_lines)
+    def _file(
+        self, name: str, media_type: str, lines: Callable[[AsyncIterator[JobTrial]], AsyncIterator[str]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Returns the handler of the trials of a list's filter, read page by page; HEAD gets only the headers."""
 
-    async def _json(self, request: Request) -> Response:
-        return await self._file(request, "trials.json", "application/json", _json_lines)
-
-    async def _file(
-        self,
-        request: Request,
-        name: str,
-        media_type: str,
-        lines: Callable[[AsyncIterator[JobTrial]], AsyncIterator[str]],
-    ) -> Response:
-        """Returns the trials of a list's filter, read page by page; HEAD gets the headers alone."""
-        visitor = self._visitor(request)
-        if visitor.token is None and self._exposure.needs_login:
-            return self._to_login(request)
-        try:
+        async def read(request: Request, visitor: Visitor) -> Response:
             rows = await self._reader.filtered(visitor, request.query_params)
-        except UnauthenticatedError:
-            return self._to_login(request)
-        except WattwiseError as error:
-            return self._failed(request, error)
-        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
-        if request.method == "HEAD":
-            return Response(None, headers=headers, media_type=media_type)
-        return StreamingResponse(lines(rows), media_type=media_type, headers=headers)
+            headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+            if request.method == "HEAD":
+                return Response(None, headers=headers, media_type=media_type)
+            return StreamingResponse(lines(rows), media_type=media_type, headers=headers)
+
+        return partial(self._answer, read)
 
     async def _live(self, request: Request) -> Response:
         visitor = self._visitor(request)

@@ -125,7 +125,7 @@ def job(info: v1.GetServerInfoResponse, answers: JobAnswers) -> Page:
                 charts.expected_costs(job, details, choices, statistics, factors),
                 charts.curves(job.spec, curves),
                 charts.saved_so_far(job, figures),
-                charts.model_by_month(statistics, factors),
+                charts.spent_by_month(statistics, factors),
                 charts.epochs(job, statistics),
                 charts.power(job, details, profiles),
                 estimated=[job_id] if mark_of(job) else (),

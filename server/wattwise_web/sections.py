@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from wattwise import v1
@@ -96,7 +96,7 @@ class Warnings:
 
 @dataclass(frozen=True)
 class SavingsCard:
-    """Whether a job saves, and how much. Losses have the words and the size of gains."""
+    """The card that says whether a job saves, and how much. A loss is as large and as plain as a gain."""
 
     kind: str
     """The kind of the `Answer`."""
@@ -231,7 +231,7 @@ class Totals:
     measured: bool
     time: str
     paid: str
-    per_model: str
+    per_delivery: str
     saved: Total
     attention: int
     factors: str
@@ -264,10 +264,10 @@ class JobSearch:
 
 
 class Saved(NamedTuple):
-    """What a job of a list saved: a text, its kind ("gain", "loss" or "none"), and an amount or a note."""
+    """What a job of a list saved: a text, the kind of its style, and an amount or a note."""
 
     text: str
-    kind: str = "none"
+    kind: Literal["saving", "loss", "none"] = "none"
     amount: str = ""
 
 
@@ -543,7 +543,7 @@ def totals(found: v1.Totals, factors: v1.Factors) -> Totals:
         measured=measured,
         time=time,
         paid=paid,
-        per_model=quantity.text(found.spent_per_delivery.money) if paid and found.num_deliveries else "",
+        per_delivery=quantity.text(found.spent_per_delivery.money) if paid and found.num_deliveries else "",
         saved=total_answer(found, factors),
         attention=found.num_jobs_needing_attention,
         factors=factors_text(factors),
@@ -577,7 +577,7 @@ def _saved(savings: v1.Savings, quantity: Quantity) -> Saved:
     saving = quantity.saving
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
-            return Saved(percent(saving.at_least_share), "gain", quantity.text(saving.at_least))
+            return Saved(percent(saving.at_least_share), "saving", quantity.text(saving.at_least))
         case v1.SAVINGS_VERDICT_LOSS:
             return Saved(f"+{percent(saving.lost_share)}", "loss", "costs more")
         case v1.SAVINGS_VERDICT_NO_BASELINE:

@@ -226,7 +226,7 @@ def test_tooltips_and_tables_say_when_and_why(web: httpx.Client, site: LiveServe
     (row,) = (row for row in rows_of(page, "cost") if row["trial"] == "60")
     assert (row["epochs"], row["result"]) == (str(trial.newest.epoch), "reached")
     assert row["why this batch size"] == trial.reason
-    assert row["ended"] == trial.end_time.ToDatetime().strftime("%Y-%m-%d %H:%M UTC")
+    assert row["ended"] == trial.end_time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC")
     spec = spec_of(page, "cost")
     (mark,) = (value for value in values_of(spec) if value["x"] == 60)
     (layer,) = (layer for layer in spec["layer"] if layer["mark"].get("filled"))

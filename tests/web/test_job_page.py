@@ -17,7 +17,7 @@ from wattwise.rpc.calls import new_id
 from wattwise_web.charts.marks import Look
 from wattwise_web.sections import web_url
 
-from tests.jobs import Trainer
+from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 from tests.web.test_pages import DASH, job_page, rows_of, spec_of, text_of, values_of, words_of
 
@@ -356,6 +356,46 @@ def test_the_other_job_is_found_by_a_part_of_its_id(own_web: httpx.Client, lucky
     assert found("eld") == [held.job_id]
     assert found("none at all") == []
     assert lucky.job_id not in found(lucky.job_id)
+
+
+def test_estimates_are_marked_on_every_page(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """A cost whose energy is an estimate has a mark in the list, on its own pages and in a comparison."""
+    guessed, measured = (
+        Trainer(grpc_server.trainer, job_id=f"energy-{kind}", job_id_prefix="energy") for kind in ("estimate", "nvml")
+    )
+    for trainer, kind in ((guessed, "estimate"), (measured, "nvml")):
+        trainer.run(700.0, monitor=monitor_of(kind))
+    mark = '<abbr title="estimates, wholly or in part">~</abbr>'
+    for job_id, sign in ((guessed.job_id, mark), (measured.job_id, "")):
+        listed = own_web.get("/", params={"q": job_id}).text
+        assert f'data-label="a model now">{sign}700 J' in listed
+        page = job_page(own_web, job_id)
+        trial = own_web.get("/trial", params={"job": job_id, "number": "1"})
+        for text in (listed, page.text, trial.text):
+            assert f"{sign}700 J" in text
+            assert (mark in text) == bool(sign)
+        shown = text_of(page)
+        assert f"A model costs {sign}700 J now" in page.text
+        assert ("The energies and costs of energy-estimate are estimates" in shown) == bool(sign)
+        assert ("The energies and costs of trial 1 are estimates" in text_of(trial)) == bool(sign)
+    both = own_web.get("/compare", params={"a": guessed.job_id, "b": measured.job_id})
+    assert f"<td>{mark}700 J</td><td>700 J</td>" in both.text
+    assert "The energies and costs of energy-estimate are estimates, wholly or in part." in text_of(both)
+
+
+def test_a_comparison_has_the_side_of_each_target(own_web: httpx.Client, grpc_server: LiveServer) -> None:
+    """A target says on which side of it the metric must be, and the mean of epochs has no zeros behind it."""
+    lower, higher = (
+        Trainer(grpc_server.trainer, job_id=f"side-{number}", job_id_prefix="side", higher_is_better=better)
+        for number, better in enumerate((False, True))
+    )
+    lower.report(lower.next(), 5.0, metric=0.1, epoch=6)
+    page = own_web.get("/compare", params={"a": lower.job_id, "b": higher.job_id})
+    shown = text_of(page)
+    assert "target metric at most 0.9 within 10 epochs metric at least 0.9 within 10 epochs" in shown
+    assert f"mean epochs of a delivery 6 {DASH}" in shown
+    trial = text_of(own_web.get("/trial", params={"job": lower.job_id, "number": "1"}))
+    assert "The dashed line is the target: at most 0.9." in trial
 
 
 def test_the_glossary_is_that_of_the_docs(own_web: httpx.Client) -> None:

@@ -70,14 +70,14 @@ def test_months_have_a_chart() -> None:
     main_quantity = v1.SAVINGS_QUANTITY_MONEY
     statistics = v1.JobStatistics(savings=v1.Savings(money=v1.SavingsEstimate(), main_quantity=main_quantity))
     for month, deliveries, spent in ((9, 10, 39.0), (10, 0, 3.0), (11, 12, 31.8)):
-        assert charts.model_by_month(statistics, v1.Factors()) is None or month == 11
+        assert charts.spent_by_month(statistics, v1.Factors()) is None or month == 11
         each = v1.Usage(money=spent / deliveries) if deliveries else None
         added = statistics.months.add(
             num_deliveries=deliveries, spent=v1.Usage(money=spent, cost=spent), spent_per_delivery=each
         )
         added.start_time.FromJsonString(f"2026-{month:02}-01T00:00:00Z")
     factors = v1.Factors(gpu_hour_price=1.0, currency="EUR")
-    chart = charts.model_by_month(statistics, factors)
+    chart = charts.spent_by_month(statistics, factors)
     assert chart is not None
     assert chart.rows[0] == ("November 2026", "12", "2.65 EUR", "31.80 EUR")
     assert chart.rows[1][1:] == ("0", DASH, "3.00 EUR")

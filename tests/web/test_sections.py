@@ -105,7 +105,7 @@ def test_only_pages_with_charts_need_the_scripts_that_draw() -> None:
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        (v1.SAVINGS_VERDICT_SAVING, ("44%", "gain", "1.00 kJ")),
+        (v1.SAVINGS_VERDICT_SAVING, ("44%", "saving", "1.00 kJ")),
         (v1.SAVINGS_VERDICT_LOSS, ("+7%", "loss", "costs more")),
         (v1.SAVINGS_VERDICT_UNCERTAIN, ("not certain yet", "none", "")),
         (v1.SAVINGS_VERDICT_NO_BASELINE, ("no comparison yet", "none", "needs 2 runs of the default")),

@@ -7,7 +7,7 @@ zero, end above the highest mark, and carry one unit.
 from wattwise_web.charts.batch_sizes import epochs, expected_costs, power
 from wattwise_web.charts.curves import Curve, curves
 from wattwise_web.charts.marks import Chart, Link
-from wattwise_web.charts.months import model_by_month
+from wattwise_web.charts.months import spent_by_month
 from wattwise_web.charts.trials import History, cost_by_trial, cost_per_delivery, highest_cost, saved_so_far
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "epochs",
     "expected_costs",
     "highest_cost",
-    "model_by_month",
     "power",
     "saved_so_far",
+    "spent_by_month",
 ]

@@ -10,13 +10,13 @@ from wattwise.presentation.quantities import PLUS_MINUS, energy, joules, percent
 from wattwise.presentation.sentences import has_prices, mean_money
 from wattwise.presentation.states import BatchSize, batch_sizes, may_be_chosen, status_name
 
-from wattwise_web.amounts import JOULES, UNKNOWN
+from wattwise_web.amounts import UNKNOWN
 from wattwise_web.charts.marks import (
+    JOULES,
     Cell,
     Chart,
     Dots,
     Drawing,
-    Label,
     Labels,
     Lines,
     Link,
@@ -116,11 +116,11 @@ def _ceiling(known: Sequence[BatchSize]) -> float:
     return min(max(map(_top, known)), _LONG * highest) or 1.0
 
 
-def _chances(chances: Mapping[int, float], points: Sequence[Point], num_sizes: int) -> list[Label]:
+def _chances(chances: Mapping[int, float], points: Sequence[Point], num_sizes: int) -> list[Point]:
     """Returns the chances of the likeliest batch sizes, as labels."""
     shown = [int(point.x) for point in points]
     likely = sorted(shown, key=lambda size: -chances.get(size, 0.0))[: _LABELS if num_sizes <= _NARROW else 1]
-    return [Label(str(size), percent(chances[size])) for size in likely if chances.get(size)]
+    return [Point(str(size), None, texts=(percent(chances[size]),)) for size in likely if chances.get(size)]
 
 
 def _belief_row(job: v1.Job, size: BatchSize, chance: float, factors: v1.Factors) -> tuple[Cell, ...]:
@@ -160,7 +160,7 @@ def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart | None:
         return None
     points: list[Point] = []
     rows: list[tuple[Cell, ...]] = []
-    labels: list[Label] = []
+    labels: list[Point] = []
     for each in known:
         size, least, most = str(each.batch_size), each.least_epochs, each.most_epochs
         per_epoch = energy(each.mean_epoch_energy_joules) if each.HasField("mean_epoch_energy_joules") else UNKNOWN
@@ -168,7 +168,7 @@ def epochs(job: v1.Job, statistics: v1.JobStatistics) -> Chart | None:
         link = Link(size, page("job/trials", id=job.spec.job_id, batch=size, result="reached"))
         rows.append((link, f"{each.num_deliveries:,}", *texts))
         points.append(Point(size, each.mean_epochs, size, low=least, high=most, texts=texts))
-        labels.append(Label(size, per_epoch, most))
+        labels.append(Point(size, most, texts=(per_epoch,)))
     tips = (Tip("batch size", Source.X), Tip("mean epochs"), Tip("range"), Tip("energy of an epoch"))
     marks: list[Mark] = [Dots(points, tips)]
     caption = "Mean epochs of deliveries, with their range."
@@ -215,9 +215,7 @@ def power(job: v1.Job, details: v1.JobDetails, profiles: Sequence[v1.PowerProfil
         Tip("batch size", Source.SERIES),
         *map(Tip, ("limit", "time of a step", "energy of a step", "cost of a step", "trial")),
     )
-    marks: list[Mark] = [Lines(points), Dots(points, tips, address, size=34)]
-    if best:
-        marks.append(Dots(best, tips, address, size=190))
+    marks: list[Mark] = [Lines(points), Dots(points, tips, address, size=34), Dots(best, tips, address, size=190)]
     shown = [point.y for point in points if point.y is not None]
     units = JOULES if measured else ((1.0, "s"), (1e-3, "ms"))
     y = amount_axis("energy of a step" if measured else "time of a step", shown, units=units)

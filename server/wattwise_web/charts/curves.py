@@ -109,8 +109,8 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
     tips = (Tip("trial"), Tip("batch size", Source.SERIES), Tip("epoch", Source.X), Tip("metric"))
     address = page("trial", job=spec.job_id, number="")
     marks: list[Mark] = [
-        *(Lines(group, width=width) for group, width in ((ended, 1.4), (running, 3)) if group),
-        *(Dots(group, tips, address, size=30) for group in (ended, running) if group),
+        *(Lines(group, width=width) for group, width in ((ended, 1.4), (running, 3))),
+        *(Dots(group, tips, address, size=30) for group in (ended, running)),
         Rule("y", spec.target.value, dash=(4, 4)),
     ]
     drawing = Drawing(

@@ -12,8 +12,6 @@ from enum import Enum, IntEnum
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
-from wattwise_web.amounts import JOULES
-
 Item = TypeVar("Item")
 
 GOOD, INK = "#0e8a7a", "#7d8590"
@@ -23,6 +21,8 @@ PAIR = ((GOOD, "circle"), ("#be4a98", "square"))
 _STOPS = ((14, 138, 122), (43, 122, 196), (122, 100, 214), (190, 74, 152), (206, 100, 40))
 """The colors of batch sizes, from small to large; each has a contrast of at least 3:1 on both backgrounds."""
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+JOULES = ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
+"""The units of costs, the largest first."""
 MOST_ROWS = 100
 """The rows of a table: the newest ones of long tables."""
 _HEADROOM = 1.1
@@ -63,7 +63,7 @@ class Point(NamedTuple):
     line: int | None = None
     """Tells several lines of a series apart."""
     texts: Sequence[str] = ()
-    """The texts of its tooltip that do not follow from its position."""
+    """The texts of its tooltip that do not follow from its position; the only text of a label."""
     target: str = ""
     """The end of the address that it leads to; empty if that is `x`."""
 
@@ -141,19 +141,11 @@ class Rule:
     """The position on an axis of dates, in seconds since 1970."""
 
 
-class Label(NamedTuple):
-    """A short text above `y`, or at the top of the chart if `y` is None."""
-
-    x: str
-    text: str
-    y: float | None = None
-
-
 @dataclass(frozen=True)
 class Labels:
-    """Short texts, all of them above marks or all of them at the top of the chart."""
+    """The texts of points, above the points, or at the top of the chart if no point has a `y`."""
 
-    labels: Sequence[Label]
+    points: Sequence[Point]
 
 
 Mark: TypeAlias = Dots | Lines | Band | Bars | Rule | Labels
@@ -211,7 +203,7 @@ class Drawing:
     @property
     def points(self) -> Iterator[Point]:
         """The points of all marks."""
-        return (point for mark in self.marks if not isinstance(mark, Rule | Labels) for point in mark.points)
+        return (point for mark in self.marks if not isinstance(mark, Rule) for point in mark.points)
 
     @property
     def has_dates(self) -> bool:
@@ -322,5 +314,5 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def page(path: str, **parameters: object) -> str:
-    """Returns a page's path and query, relative to those of this page."""
-    return f"{path}?{urlencode({name: str(value) for name, value in parameters.items()}, quote_via=quote)}"
+    """Returns a page's path and query, relative to those of this page; the parameters may hold any character."""
+    return f"{path}?{urlencode(parameters, quote_via=quote)}" if parameters else path

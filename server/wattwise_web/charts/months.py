@@ -1,19 +1,19 @@
-"""The trend of a job: what a model took in each calendar month."""
+"""The trend of a job: what was spent per delivery in each calendar month."""
 
 from __future__ import annotations
 
 from wattwise import v1
 from wattwise.presentation.sentences import main_quantity, month_name
 
-from wattwise_web.amounts import JOULES, UNKNOWN
-from wattwise_web.charts.marks import Bars, Chart, Drawing, Names, Point, Source, Tip, amount_axis
+from wattwise_web.amounts import UNKNOWN
+from wattwise_web.charts.marks import JOULES, Bars, Chart, Drawing, Names, Point, Source, Tip, amount_axis
 
 _LEAST_MONTHS = 2
 """One month is no trend."""
 
 
-def model_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> Chart | None:
-    """Returns what all trials of a month took, by its deliveries: in money where that is known, else in cost."""
+def spent_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> Chart | None:
+    """Returns what was spent per delivery in each month, in money if there are prices, else in cost."""
     quantity = main_quantity(statistics.savings, factors, mark="")
     if len(statistics.months) < _LEAST_MONTHS:
         return None
@@ -28,13 +28,13 @@ def model_by_month(statistics: v1.JobStatistics, factors: v1.Factors) -> Chart |
     if not points:
         return None
     units = ((1.0, factors.currency),) if quantity.name == "money" else JOULES
-    y = amount_axis(f"{quantity.name} of a model", [point.y for point in points if point.y is not None], units=units)
-    bars = Bars(points, (Tip("month", Source.X), Tip("a model"), Tip("spent in all")))
+    y = amount_axis(f"{quantity.name} per delivery", [point.y for point in points if point.y is not None], units=units)
+    bars = Bars(points, (Tip("month", Source.X), Tip("spent per delivery"), Tip("spent in all")))
     return Chart(
         "months",
-        "A model by month",
-        ("month", "deliveries", "a model", "spent"),
+        "Spent per delivery by month",
+        ("month", "deliveries", "spent per delivery", "spent"),
         rows[::-1],
         Drawing(Names("month (UTC)", [str(point.x) for point in points]), y, [bars]),
-        "What all trials of a month took, missed and failed ones included, divided by its deliveries.",
+        "The cost of all trials of a month, missed and failed ones included, divided by the deliveries of that month.",
     )

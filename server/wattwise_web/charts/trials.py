@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import epochs, joules
+from wattwise.presentation.quantities import epochs, joules, moment
 from wattwise.presentation.states import end_reason, trial_result
 
-from wattwise_web.amounts import UNKNOWN, minute
+from wattwise_web.amounts import UNKNOWN
 from wattwise_web.charts.marks import (
     GOOD,
     MOST_ROWS,
@@ -219,7 +219,7 @@ def _caption(details: v1.JobDetails, looks: set[Look], *, single: bool) -> str:
 
 def _row(job_id: str, bucket: v1.TrialBucket, *, single: bool) -> tuple[Cell, ...]:
     size, median = str(bucket.batch_size), joules(bucket.median_cost)
-    when = minute(bucket.last_end_time) if bucket.HasField("last_end_time") else UNKNOWN
+    when = moment(bucket.last_end_time) if bucket.HasField("last_end_time") else UNKNOWN
     tail = (_result(bucket, single=single), epochs(bucket.mean_epochs), when)
     if single:
         link = Link(str(bucket.first_trial), page("trial", job=job_id, number=bucket.first_trial))

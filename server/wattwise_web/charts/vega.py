@@ -39,7 +39,7 @@ _EXPRESSIONS = {
     Source.X: "datum.x + ''",
     Source.SERIES: "datum.s",
     Source.COST: "datum.y === null ? '–' : replace(format(datum.y, '.3s'), regexp('([0-9])([^0-9]?)$'), '$1 $2J')",
-    Source.DATE: "datum.date ? utcFormat(datum.date, '%Y-%m-%d %H:%M') + ' UTC' : ''",
+    Source.DATE: "datum.date ? utcFormat(datum.date, '%Y-%m-%d %H:%M:%S') + ' UTC' : ''",
 }
 """How the browser computes the texts that follow from the position of a point."""
 _STYLES: dict[Look, Spec] = {
@@ -62,12 +62,12 @@ _DATES: Spec = {
 
 def specification(drawing: Drawing) -> Spec:
     """Returns the Vega-Lite specification of a drawing."""
-    renderer = _Renderer(drawing)
+    renderer, marks = _Renderer(drawing), [mark for mark in drawing.marks if isinstance(mark, Rule) or mark.points]
     spec: Spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
         "height": drawing.height,
-        "layer": [layer for mark in drawing.marks for layer in renderer.layers(mark)],
+        "layer": [layer for mark in marks for layer in renderer.layers(mark)],
         "datasets": renderer.datasets,
     }
     return spec | ({"usermeta": {"date": _DATES}} if drawing.has_dates else {})
@@ -192,8 +192,8 @@ class _Renderer:
         return {"data": {"values": [value]}, "mark": style, "encoding": encoding}
 
     def _labels(self, mark: Labels) -> Spec:
-        at_top = all(label.y is None for label in mark.labels)
-        values = [{"x": label.x, "text": label.text, **({} if at_top else {"y": label.y})} for label in mark.labels]
+        at_top = all(point.y is None for point in mark.points)
+        values = [{"x": point.x, "text": point.texts[0], **({} if at_top else {"y": point.y})} for point in mark.points]
         place: Spec = {"baseline": "top"} if at_top else {"baseline": "bottom", "dy": -4}
         return {
             "data": {"values": values},

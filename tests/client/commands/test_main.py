@@ -173,6 +173,17 @@ def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert [row["job"]["spec"]["job_id"] for row in jobs] == ["mine-1", "mine-2"]
 
 
+def test_jobs_that_need_attention_come_first(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A stuck job comes before a job with newer trials, as on the page."""
+    prefix = "attention"
+    calm = Trainer(stub, job_id="attention-calm", job_id_prefix=prefix)
+    stuck = Trainer(stub, job_id="attention-stuck", job_id_prefix=prefix, batch_sizes=[16], default_batch_size=16)
+    stuck.end(stuck.next(), v1.END_REASON_OUT_OF_MEMORY)
+    calm.report(calm.next(), 5.0, metric=0.1)
+    listed = ask("jobs", "list", "--prefix", prefix, "--columns", "job,state", "--no-headers").splitlines()
+    assert [line.split() for line in listed] == [[stuck.job_id, "stuck"], [calm.job_id, "running"]]
+
+
 def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Jobs on all pages are listed."""
     ids = [f"many-{number}" for number in range(120)]

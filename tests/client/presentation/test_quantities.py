@@ -9,10 +9,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
 from wattwise.presentation.quantities import (
     MINUS,
+    age,
     duration,
     energy,
+    epochs,
     estimate_mark,
     joules,
+    marked,
     metric,
     moment,
     money,
@@ -92,6 +95,27 @@ def test_metric(value: float, text: str) -> None:
 def test_spread(precision: float, text: str) -> None:
     """A precision is shown as the standard deviation 1/√precision."""
     assert spread(precision, joules) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 s"), (0, "0 s"), (119.9, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_age(seconds: float, text: str) -> None:
+    """An age has one unit, which begins with 2 of it."""
+    assert age(seconds) == text
+
+
+@pytest.mark.parametrize(("mean", "text"), [(6.0, "6"), (12.0, "12"), (6.5, "6.5"), (10.44, "10.4"), (1240.0, "1,240")])
+def test_epochs(mean: float, text: str) -> None:
+    """A mean number of epochs has a decimal only if that is not 0."""
+    assert epochs(mean) == text
+
+
+def test_marked() -> None:
+    """An amount has the mark in front; an unknown amount has none."""
+    text = marked(joules, "~")
+    assert [text(value) for value in (5.0, -1.2e6, math.nan)] == ["~5.00 J", f"~{MINUS}1.20 MJ", "unknown"]
 
 
 def test_moment() -> None:
