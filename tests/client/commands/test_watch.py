@@ -14,7 +14,7 @@ from itertools import chain
 
 import pytest
 from wattwise import v1
-from wattwise.commands.watch import _JobTable
+from wattwise.commands.watch import _JobTable, _TrialTable
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
@@ -165,6 +165,7 @@ def test_terminal(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer, term
     if live:
         assert max(map(len, lines)) <= 80
         assert f"{trainer.job_id} was deleted" in text
+        assert "The next launch gets 16, too." in text
 
 
 def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
@@ -179,7 +180,8 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
         delete(grpc_server, trainer.job_id)
         yield
 
-    text = "\n".join(on_screen([trainer.job_id], "running", "~12.5 J", steps(), TERM="xterm", NO_COLOR="1"))
+    lines = on_screen([trainer.job_id], "running", "~12.5 J", steps(), TERM="xterm", NO_COLOR="1")
+    text = "\n".join(line for line in lines if not line.startswith("used now"))
     assert "~10.0 J" not in text
     assert "~ marks estimates, wholly or in part." in text
 
@@ -204,3 +206,19 @@ def test_heading_of_the_jobs(running: int, heading: str) -> None:
         summary = v1.JobSummary(num_running_trials=int(number < running))
         table.take(v1.JobListing(job=v1.Job(spec=v1.JobSpec(job_id=f"job-{number}")), summary=summary))
     assert next(iter(table.draw(80, 10))) == f"{heading} running trials"
+
+
+@pytest.mark.parametrize(
+    ("best", "used"),
+    [(0, "batch size 16."), (16, "batch size 16, 3.00 kJ per model expected."), (8, "batch size 16.")],
+)
+def test_heading_of_a_job(best: int, used: str) -> None:
+    """The table of a job says which batch size is used now, what it costs if that is known, and what comes next."""
+    job = v1.Job(spec=v1.JobSpec(job_id="job"), batch_size_in_use=16, available_batch_sizes=[16], num_trials=1)
+    if best:
+        job.best_known_batch_size, job.best_known_cost = best, 3000.0
+    table = _TrialTable(v1.GetJobResponse(job=job), ())
+    assert list(table.draw(80, 10))[:2] == ["job: idle, 1 trial, target: metric >= 0", f"used now: {used}"]
+    table.take(v1.PreviewNextResponse(choices=[v1.PreviewedChoice(batch_size=64)]))
+    assert list(table.draw(80, 10))[1] == f"used now: {used} The next launch tries 64."
+    assert list(table.draw(20, 10))[1] == "used now: batch siz…"

@@ -23,7 +23,7 @@ from wattwise.commands.main import say
 from wattwise.drafts import POLICIES, Policy
 from wattwise.errors import ServerUnavailableError, WattwiseError
 from wattwise.presentation.quantities import joules, marked
-from wattwise.presentation.sentences import next_launch
+from wattwise.presentation.sentences import next_launch, number_of
 from wattwise.presentation.states import baseline_waits, mark_of, policy_with_parameters, sizes, status_name, stuck
 from wattwise.rpc.client import Client
 from wattwise.rules import BASELINE_ADVICE, MAX_INT32, can_be_scheduled
@@ -174,20 +174,20 @@ def _outlook(client: Client, job: v1.Job, details: v1.JobDetails) -> str:
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
     before = _known(client, args.job_id)
-    trials = "trial" if before.num_trials == 1 else "trials"
 
     def question() -> str:
         return (
-            f"Its {before.num_trials} {trials} will never count again. To keep what they tell, register a new job that "
-            f"names {args.job_id} in prior_job_ids instead. Reset {args.job_id}?"
+            f"Its {number_of(before.num_trials, 'trial')} will never count again. To keep what they tell, register a "
+            f"new job that names {args.job_id} in prior_job_ids instead. Reset {args.job_id}?"
         )
 
     if (status := refusal(args, "wattwise jobs reset", f"reset {args.job_id}", question)) is not None:
         return status
     answer = client.reset_job(args.job_id)
     job = answer.job
-    trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
-    without = f"without its {job.reset_after} {trials}" if job.HasField("reset_after") else "and it had no trials yet"
+    without = "and it had no trials yet"
+    if job.HasField("reset_after"):
+        without = f"without its {number_of(job.reset_after, 'earlier trial')}"
     return _answer(
         client, args, answer, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}"
     )
@@ -300,8 +300,8 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
     before = _known(client, args.job_id)
 
     def question() -> str:
-        trials = " and its trial" if before.num_trials == 1 else f" and its {before.num_trials} trials"
-        return f"Delete {args.job_id}{trials if before.num_trials else ', which has no trials'}?"
+        trials = f" and its {number_of(before.num_trials, 'trial')}" if before.num_trials else ", which has no trials"
+        return f"Delete {args.job_id}{trials}?"
 
     if (status := refusal(args, "wattwise jobs delete", f"delete {args.job_id}", question)) is not None:
         return status

@@ -13,7 +13,6 @@ from wattwise.presentation.quantities import moment, optional
 from wattwise.presentation.states import event_kind
 from wattwise.presentation.terminal import Column, numbers, print_text, times
 from wattwise.rpc.client import Client
-from wattwise.rules import MAX_PAGE
 from wattwise.spec import enum_name
 
 _KINDS = {
@@ -35,12 +34,11 @@ def add_events(parser: argparse.ArgumentParser) -> None:
 
 def _events(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
-    few = options.limit is not None and options.sort is None and not options.reverse
     listed = client.events(
         job_id=args.job_id or "",
         job_id_prefix=args.prefix,
         kinds=[_KINDS[args.kind]] if args.kind else (),
-        page_size=min((options.limit or 0) + 1, MAX_PAGE) if few else MAX_PAGE,
+        page_size=options.page_size,
     )
     events = _checked(client, args.job_id, listed)
     if args.json:

@@ -15,20 +15,17 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from wattwise.commands.actions import add_jobs
 from wattwise.commands.main import complain
 from wattwise.errors import JobNotFoundError, WattwiseError
+from wattwise.presentation.sentences import number_of
 from wattwise.presentation.states import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.presentation.trial_fields import CSV_HEADING, csv_row, json_row
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED, printable
-
-if TYPE_CHECKING:
-    pass
-
 
 _EPILOG = """csv: RFC 4180, UTF-8, a line of names, then a line for each trial. Numbers have a point and no unit;
 units are in the names. What a spreadsheet would take for a formula, since =, +, -, @, a tab or a line break is at the
@@ -67,9 +64,8 @@ def _export(client: Client, args: argparse.Namespace) -> int:
         rows = (row for row, _ in zip(_rows(client, args), number, strict=False))
         _write_json(file, rows) if as_json else _write_csv(file, rows)
     if args.output is not None and str(args.output) != "-":
-        written = next(number)
         # On stderr: a pipe behind --output /dev/stdout has rows alone.
-        complain(f"wattwise jobs export: wrote {written} {'trial' if written == 1 else 'trials'} to {args.output}")
+        complain(f"wattwise jobs export: wrote {number_of(next(number), 'trial')} to {args.output}")
     return 0
 
 

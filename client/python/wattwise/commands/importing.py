@@ -17,12 +17,14 @@ from wattwise.commands.main import complain, say
 from wattwise.commands.trials_file import OPTIONAL, FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.presentation.quantities import duration, energy_of, joules, moment
+from wattwise.presentation.sentences import number_of
 from wattwise.presentation.states import end_reason
+from wattwise.rpc.calls import end_reason_value
 from wattwise.rpc.client import Client
+from wattwise.rules import MAX_MEASUREMENTS
 from wattwise.streams import FAILED, MISUSED
 
 _MOST_FAULTS = 100
-"""Ends of trials that no measurement has decided, besides those by which a trainer ends a trial for good."""
 FORMAT = f"""The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
 
   trial,batch_size,epoch,time_seconds,energy_joules,metric
@@ -33,7 +35,7 @@ FORMAT = f"""The file has a line of column names, then one for each epoch of a t
 time_seconds and energy_joules are sums since the start of the trial; an empty energy_joules means that no energy was
 measured. Optional columns are {", ".join(OPTIONAL[:-1])} and
 {OPTIONAL[-1]}. A trial is known by its name: importing a file again changes nothing.
-A trial has at most 5,000 lines; if it has more, leave out some of its earlier epochs.
+A trial has at most {MAX_MEASUREMENTS:,} lines; if it has more, leave out some of its earlier epochs.
 """
 
 
@@ -83,7 +85,7 @@ def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial])
                 differing += 1
                 _complain(args, trial, f"was imported before with another batch size: {other}. Rename it in the file")
                 continue
-            done = "nothing was imported" if args.dry_run else f"{_counted(created)} created before it"
+            done = "nothing was imported" if args.dry_run else f"{number_of(created, 'trial')} created before it"
             raise WattwiseError(
                 f"{args.file}:{trial.line}: trial {trial.name!r}: {error}; {done}. "
                 "Import it again once the cause is fixed: no trial is imported twice"
@@ -105,15 +107,12 @@ def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial])
     if args.json:
         print_json(answers)
     elif args.dry_run:
-        _say(args.job_id, f"{_counted(created)} would be created, {known} known{conflicts}; nothing was imported")
+        would = f"{number_of(created, 'trial')} would be created"
+        _say(args.job_id, f"{would}, {known} known{conflicts}; nothing was imported")
         _say("not checked", "what follows from other trials of the file, such as their numbers in the job")
     else:
-        _say(args.job_id, f"{_counted(created)} created, {known} known before{conflicts}")
+        _say(args.job_id, f"{number_of(created, 'trial')} created, {known} known before{conflicts}")
     return FAILED if differing else 0
-
-
-def _counted(trials: int) -> str:
-    return "1 trial" if trials == 1 else f"{trials} trials"
 
 
 def _remove_warnings_of_a_first_trial(trial: v1.Trial) -> None:
@@ -149,7 +148,7 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
         launch_id=launch_id(args.job_id, trial.name),
         batch_size=trial.batch_size,
         measurements=trial.measurements,
-        end_reason=trial.end_reason,
+        end_reason=end_reason_value(trial.end_reason),
         validate_only=args.dry_run,
     )
     if trial.start_time is not None:
@@ -194,10 +193,9 @@ def _complain(args: argparse.Namespace, trial: FileTrial, text: str) -> None:
 def _usage(last: v1.Measurement | None) -> str:
     if last is None:
         return "no epochs"
-    epochs = f"{last.epoch} epoch{'' if last.epoch == 1 else 's'}"
     energy = energy_of(last)
     used = "energy not measured" if energy is None else joules(energy)
-    return f"{epochs}, {duration(last.time_seconds)}, {used}, metric {last.metric:.6g}"
+    return f"{number_of(last.epoch, 'epoch')}, {duration(last.time_seconds)}, {used}, metric {last.metric:.6g}"
 
 
 def _say(name: str, text: str) -> None:

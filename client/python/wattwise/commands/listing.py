@@ -11,7 +11,6 @@ from wattwise.commands.rows import add_table_options, arrange, table_options
 from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, print_jobs, print_trials
 from wattwise.presentation.states import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.rpc.client import Client
-from wattwise.rules import MAX_PAGE
 
 
 def add_list(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +48,12 @@ def _label(text: str) -> tuple[str, str]:
 
 def _list(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
-    jobs = client.jobs(job_id_prefix=args.prefix, order=v1.JOB_ORDER_ATTENTION, with_summaries=True)
+    jobs = client.jobs(
+        job_id_prefix=args.prefix,
+        order=v1.JOB_ORDER_ATTENTION,
+        with_summaries=True,
+        page_size=options.page_size,
+    )
     if args.json:
         print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:
@@ -60,6 +64,8 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 def _trials(client: Client, args: argparse.Namespace) -> int:
     job, options = client.get_job(args.job_id).job, table_options(args)
     backwards = options.reverse and options.sort is None
+    if backwards:
+        options = replace(options, reverse=False)
     trials = client.trials(
         args.job_id,
         statuses=[TRIAL_STATUSES[args.status]] if args.status else (),
@@ -67,10 +73,8 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         labels=dict(args.labels),
         newest_first=backwards,
-        page_size=0 if options.limit is None else min(options.limit + 1, MAX_PAGE),
+        page_size=options.page_size,
     )
-    if backwards:
-        options = replace(options, reverse=False)
     if args.json:
         rows = (JobTrial(job, trial) for trial in trials)
         print_json([plain(row.trial) for row in arrange(TRIAL_COLUMNS, rows, options)[0]])

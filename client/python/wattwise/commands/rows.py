@@ -11,7 +11,7 @@ from typing import Any
 
 from wattwise.commands.parsing import near
 from wattwise.presentation.terminal import Column, Mark, Row, print_rows, print_text
-from wattwise.rules import MAX_INT32
+from wattwise.rules import MAX_INT32, MAX_PAGE
 from wattwise.streams import printable
 
 _FORMATS = ("table", "tsv", "json")
@@ -38,6 +38,12 @@ class TableOptions:
     limit: int | None = None
     headers: bool = True
     tsv: bool = False
+
+    @property
+    def page_size(self) -> int:
+        """How many rows a page of the list has: one more than are shown, or the most if all rows are read."""
+        reads_all = self.limit is None or self.sort is not None or self.reverse
+        return MAX_PAGE if self.limit is None or reads_all else min(self.limit + 1, MAX_PAGE)
 
 
 class _Format(argparse.Action):

@@ -36,7 +36,6 @@ from wattwise.presentation.sentences import (
 from wattwise.presentation.states import batch_size_in_use, listed_state, mark_of
 from wattwise.presentation.terminal import Column, numbers, print_facts, print_text
 from wattwise.rpc.client import Client
-from wattwise.rules import MAX_PAGE
 from wattwise.streams import MISUSED
 
 _SAVED = (
@@ -76,12 +75,11 @@ def _one_job(client: Client, args: argparse.Namespace, factors: v1.Factors) -> i
 def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> int:
     options, columns = table_options(args), job_savings_columns(factors)
     totals = client.get_totals(job_id_prefix=args.prefix)
-    few = options.limit is not None and options.sort is None and not options.reverse
     jobs = client.jobs(
         job_id_prefix=args.prefix,
         order=v1.JOB_ORDER_ATTENTION,
         with_summaries=True,
-        page_size=min((options.limit or 0) + 1, MAX_PAGE) if few else MAX_PAGE,
+        page_size=options.page_size,
     )
     if args.json:
         first, _ = arrange(columns, jobs, options)

@@ -19,6 +19,7 @@ from wattwise.commands.parsing import sentence
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_options
 from wattwise.drafts import resolved
 from wattwise.files import FileError
+from wattwise.presentation.sentences import number_of
 from wattwise.presentation.states import end_reason
 from wattwise.presentation.terminal import Column, ages, numbers, times
 from wattwise.rpc.address import check_address, server_of
@@ -223,7 +224,7 @@ def _send(args: argparse.Namespace) -> int:
 
 def _drop(args: argparse.Namespace) -> int:
     waiting = [each for each in _found(args) if not each.running]
-    many = f"{len(waiting)} undelivered trials"
+    many = number_of(len(waiting), "undelivered trial")
     status = refusal(args, "wattwise spool drop", f"drop {many}", lambda: f"Drop {many}?") if waiting else None
     if status is not None:
         return status

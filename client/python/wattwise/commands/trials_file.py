@@ -16,26 +16,18 @@ from wattwise.commands.csv_file import SEPARATED, CsvFile, number_in
 from wattwise.errors import Violation, WattwiseError
 from wattwise.files import FileError
 from wattwise.monitor.kind import EnergyQuality, MonitorKinds
-from wattwise.rules import MAX_ID_LENGTH, MAX_INT32, MAX_MEASUREMENTS
+from wattwise.rules import MAX_ID_LENGTH, MAX_INT32, MAX_MEASUREMENTS, TRAINER_END_REASONS, EndReason
 from wattwise.spec import reaches_target
 
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
 OPTIONAL = ("end_reason", "limit_watts_per_gpu", "start_time", "monitor", "energy_quality")
-"""The most measurements of one trial that a server accepts."""
 
 _KNOWN = (*REQUIRED, *OPTIONAL)
 _SUMS: tuple[Literal["time_seconds", "energy_joules"], ...] = ("time_seconds", "energy_joules")
 _MEASURED = ("epoch", "time_seconds", "energy_joules", "metric")
-_UNDECIDED = {
-    "completed": v1.END_REASON_COMPLETED,
-    "stopped_early": v1.END_REASON_STOPPED_EARLY,
-    "error": v1.END_REASON_ERROR,
-    "out_of_memory": v1.END_REASON_OUT_OF_MEMORY,
-    "preempted": v1.END_REASON_PREEMPTED,
-    "lost": v1.END_REASON_LOST,
-}
-_DECIDED = ("target_reached", "max_epochs")
+_DECIDED = (EndReason.TARGET_REACHED, EndReason.MAX_EPOCHS)
 """What the measurements must show."""
+_END_REASONS = {reason.value.lower(): reason for reason in (*TRAINER_END_REASONS, EndReason.LOST, *_DECIDED)}
 _QUALITIES = {quality.name.lower(): quality for quality in EnergyQuality}
 
 T = TypeVar("T")
@@ -63,7 +55,7 @@ class FileTrial:
     batch_size: int
     line: int
     measurements: list[v1.Measurement] = field(default_factory=list)
-    end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
+    end_reason: EndReason = EndReason.COMPLETED
     start_time: datetime | None = None
     monitor: MonitorKinds | None = None
 
@@ -194,7 +186,7 @@ class _Reader:
         trial.monitor = self._monitor(rows)
         reason = self._same(rows, "end_reason", _end_reason)
         measured = [(row, self._measurement(row)) for row in rows if any(name in row.cells for name in _MEASURED)]
-        if not measured and reason in (None, "completed", *_DECIDED):
+        if not measured and reason in (None, EndReason.COMPLETED, *_DECIDED):
             self._fault(
                 rows[0].line,
                 "epoch",
@@ -212,9 +204,10 @@ class _Reader:
                 f"trial {name!r} has {len(known)} lines; an import takes at most {MAX_MEASUREMENTS} of one trial: "
                 "leave out some of its earlier epochs, and keep the last one",
             )
-        if reason in _DECIDED and len(known) == len(measured):
+        if reason is not None and reason in _DECIDED and len(known) == len(measured):
             self._check_decided(rows, reason, trial.measurements)
-        trial.end_reason = _UNDECIDED.get(reason or "", v1.END_REASON_COMPLETED)
+        if reason is not None and reason not in _DECIDED:
+            trial.end_reason = reason
         return trial
 
     def _same(
@@ -279,10 +272,10 @@ class _Reader:
                         "earlier epoch; write the sum since the start of the trial",
                     )
 
-    def _check_decided(self, rows: Sequence[_Row], reason: str | None, measured: Sequence[v1.Measurement]) -> None:
+    def _check_decided(self, rows: Sequence[_Row], reason: EndReason, measured: Sequence[v1.Measurement]) -> None:
         spec = self._spec
         last = next((each.epoch for each in measured if each.epoch >= spec.max_epochs), None)
-        if reason == "target_reached":
+        if reason is EndReason.TARGET_REACHED:
             counted = (each for each in measured if last is None or each.epoch <= last)
             shown = any(reaches_target(spec, each.metric) for each in counted)
             why = f"no metric reaches the target {spec.target.value:g}"
@@ -291,7 +284,7 @@ class _Reader:
             why = f"the last epoch of the job is {spec.max_epochs}"
         if not shown:
             (line, *_) = (row.line for row in rows if "end_reason" in row.cells)
-            self._fault(line, "end_reason", f"is {reason}, but {why}; use completed")
+            self._fault(line, "end_reason", f"is {reason.value.lower()}, but {why}; use completed")
 
 
 def _name(text: str) -> str:
@@ -330,10 +323,10 @@ def _metric(text: str) -> float:
     return number
 
 
-def _end_reason(text: str) -> str:
-    reason = "_".join(text.lower().replace("-", " ").split())
-    if reason not in (*_UNDECIDED, *_DECIDED):
-        raise ValueError(f"is not an end reason; use one of {', '.join((*_UNDECIDED, *_DECIDED))}, or leave it empty")
+def _end_reason(text: str) -> EndReason:
+    reason = _END_REASONS.get("_".join(text.lower().replace("-", " ").split()))
+    if reason is None:
+        raise ValueError(f"is not an end reason; use one of {', '.join(_END_REASONS)}, or leave it empty")
     return reason
 
 

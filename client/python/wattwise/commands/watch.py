@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -23,12 +24,14 @@ from wattwise.commands.savings import JOB_SAVINGS_COLUMNS
 from wattwise.commands.tables import COMPUTED_COSTS, COST_AND_BOUND, JOB_ESTIMATES, TRIAL_COLUMNS, USAGE_ESTIMATES
 from wattwise.errors import JobNotFoundError, ServerUnavailableError, WattwiseError
 from wattwise.monitor.kind import EnergyQuality
-from wattwise.presentation.quantities import joules, metric, optional, quality_of
+from wattwise.presentation.quantities import joules, marked, metric, optional, quality_of
+from wattwise.presentation.sentences import number_of, upcoming
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
     job_state,
     listed_state,
+    mark_of,
 )
 from wattwise.presentation.terminal import Column, Mark, Row, ages, fit, live_console
 from wattwise.presentation.trial_fields import FIELDS
@@ -66,7 +69,7 @@ class Away(NamedTuple):
     error: WattwiseError
 
 
-_News: TypeAlias = "v1.WatchJobResponse | v1.JobListing | v1.Trial | Deleted"
+_News: TypeAlias = "v1.WatchJobResponse | v1.PreviewNextResponse | v1.JobListing | v1.Trial | Deleted"
 Change: TypeAlias = "_News | Away"
 Show: TypeAlias = Callable[[Change], None]
 _Table: TypeAlias = "_TrialTable | _JobTable"
@@ -79,16 +82,21 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch(client: Client, args: argparse.Namespace) -> int:
+    console = None if args.json else live_console()
     if args.job_id is None:
         client.get_totals(job_id_prefix=args.prefix)
-        display = _display(args, None, _JobTable)
+        display = _display(console, _Lines(None, as_json=args.json), _JobTable)
         changes = _changes_of([lambda: _job_changes(client, args.prefix)])
     else:
         known = client.get_job(args.job_id)
-        display = _display(args, known.job.spec, lambda: _TrialTable(known, _newest_trials(client, args.job_id)))
+        lines = _Lines(known.job.spec, as_json=args.json)
+        display = _display(console, lines, lambda: _TrialTable(known, _newest_trials(client, args.job_id)))
         running: set[int] = set()
         changes = _changes_of(
-            [lambda: client.watch_job(args.job_id), lambda: _trial_changes(client, args.job_id, running)]
+            [
+                lambda: _job_states(client, args.job_id, with_choices=console is not None),
+                lambda: _trial_changes(client, args.job_id, running),
+            ]
         )
     with display as show:
         _show_all(show, changes, args.job_id)
@@ -104,6 +112,14 @@ def _show_all(show: Show, changes: Iterator[Change], job_id: str | None) -> None
         if job_id is None:
             raise
         show(Deleted(job_id))
+
+
+def _job_states(client: Client, job_id: str, *, with_choices: bool) -> Iterator[_News]:
+    """Yields the states of a job, each followed by what the next launch would get if that is shown."""
+    for state in client.watch_job(job_id):
+        yield state
+        if with_choices:
+            yield client.preview_next(job_id)
 
 
 def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v1.Trial]:
@@ -310,6 +326,21 @@ def _job_facts(job: v1.Job, state: str) -> Mapping[str, object]:
     }
 
 
+def _used_now(job: v1.Job) -> str:
+    """Returns the batch size in use and, if it is known, what a model is expected to cost with it."""
+    if not (size := batch_size_in_use(job)):
+        return "no batch size"
+    if size != job.best_known_batch_size or not math.isfinite(job.best_known_cost):
+        return f"batch size {size}"
+    return f"batch size {size}, {marked(joules, mark_of(job))(job.best_known_cost)} per model expected"
+
+
+def _cut(text: str, width: int) -> str:
+    """Returns a text for one line of the terminal."""
+    text = printable(text.rstrip())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def _newest_warning(job: v1.Job) -> str:
     """Returns what was found last about a job, in a sentence; empty if nothing looks wrong."""
     return job.warnings[-1].message if job.warnings else ""
@@ -350,12 +381,15 @@ class _TrialTable:
 
     def __init__(self, known: v1.GetJobResponse, trials: Iterable[v1.Trial]) -> None:
         self._job, self._details = known.job, known.details
+        self._choices: Sequence[v1.PreviewedChoice] = ()
         self._trials: dict[int, v1.Trial] = {trial.id.trial_number: trial for trial in trials}
 
     def take(self, change: _News) -> None:
         """Takes a change."""
         if isinstance(change, v1.WatchJobResponse):
             self._job, self._details = change.job, change.details
+        elif isinstance(change, v1.PreviewNextResponse):
+            self._choices = change.choices
         elif isinstance(change, v1.Trial):
             self._trials[change.id.trial_number] = change
             self._trials = {trial.id.trial_number: trial for trial in self._newest()[:_KEPT_ROWS]}
@@ -368,13 +402,12 @@ class _TrialTable:
         """Yields the table with at most so many rows, and what is above and below it."""
         job, spec = self._job, self._job.spec
         sign = ">=" if higher_is_better(spec) else "<="
-        target = f"metric {sign} {spec.target.value:g}"
-        yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {job.num_trials} trials, target: {target}"
-        yield f"used now: {f'batch size {size}' if (size := batch_size_in_use(job)) else 'no batch size'}"
+        target, trials = f"metric {sign} {spec.target.value:g}", number_of(job.num_trials, "trial")
+        yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {trials}, target: {target}"
+        yield _cut(f"used now: {_used_now(job)}. {upcoming(job, self._choices)}", width)
         if warning := _newest_warning(job):
             height = max(1, height - 1)
-            text = printable(f"warning: {warning}")
-            yield text if len(text) <= width else f"{text[: width - 1]}…"
+            yield _cut(f"warning: {warning}", width)
         rows = [JobTrial(job, trial) for trial in self._newest()]
         yield from _table_of(_TRIAL_TABLE, rows, width, height, _TRIAL_MARKS) if rows else ("no trials",)
 
@@ -516,21 +549,9 @@ class _Screen:
             yield self
 
 
-@contextmanager
-def _display(args: argparse.Namespace, spec: v1.JobSpec | None, table: Callable[[], _Table]) -> Iterator[Show]:
-    """Shows changes in a table on a terminal, else in lines.
-
-    Args:
-        args: The arguments of the command.
-        spec: The watched job; None for all jobs.
-        table: Makes the table.
-    """
-    console = None if args.json else live_console()
-    if console is None:
-        yield _Lines(spec, as_json=args.json)
-        return
-    with _Screen(console, table()).display() as show:
-        yield show
+def _display(console: Console | None, lines: _Lines, table: Callable[[], _Table]) -> AbstractContextManager[Show]:
+    """Returns what shows changes: a table on a terminal, else lines."""
+    return nullcontext(lines) if console is None else _Screen(console, table()).display()
 
 
 def _newest_trials(client: Client, job_id: str) -> Iterator[v1.Trial]:

@@ -98,7 +98,7 @@ def answer(
         _saved(job, savings, proof, quantity),
         _settle(job, details, savings, proof, quantity),
         _used(job),
-        "" if choices is None else _upcoming(job, choices),
+        "" if choices is None else upcoming(job, choices),
     )
 
 
@@ -305,7 +305,8 @@ def _used(job: v1.Job) -> str:
     return f"{size}, {which}, is used now, because no batch size is known to reach the target{paused}."
 
 
-def _upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
+def upcoming(job: v1.Job, choices: Sequence[v1.PreviewedChoice]) -> str:
+    """Returns what the next launch gets, in a sentence; empty if nothing is left to try."""
     if not choices:
         return ""
     if len(choices) > 1:
