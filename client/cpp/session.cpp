@@ -100,7 +100,7 @@ void TrialSession::request_trial(int fallback, bool registered) {
 
 TrialSession::~TrialSession() {
   try {
-    end(v1::END_REASON_ERROR);
+    if (end_reason() == v1::END_REASON_UNSPECIFIED) end(v1::END_REASON_ERROR);
   } catch (const std::exception&) {
     // The trial is lost when its lease expires.
   }
@@ -173,8 +173,8 @@ void TrialSession::end(v1::EndReason reason) {
   const std::lock_guard ending(ending_);
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_ = reason;
+    if (!ended_) ended_ = reason;
+    reason = *ended_;
     state_ = state_.after(Event::kClosed);
     if (stream_ != nullptr) stream_->TryCancel();
   }

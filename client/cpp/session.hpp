@@ -25,7 +25,7 @@ class TrialSession {
   // With a fallback, one of the job's batch sizes, it always trains: if the server cannot be reached or no batch size is
   // left to try, the session trains with the fallback, stops at its own target or last epoch, and end() imports the trial.
   TrialSession(Client& client, const v1::JobSpec& spec, int fallback = 0, bool registered = false);
-  // Ends the trial with END_REASON_ERROR unless it has ended before.
+  // Ends the trial with END_REASON_ERROR unless end() was called before.
   ~TrialSession();
   TrialSession(const TrialSession&) = delete;
   TrialSession& operator=(const TrialSession&) = delete;
@@ -52,8 +52,9 @@ class TrialSession {
   // How the trial was ended; unspecified before end().
   v1::EndReason end_reason() const;
   // Ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A trial that
-  // the server does not know is imported with all its measurements. A second call does nothing. If it throws an Error that
-  // is server_away(), import_request() has what could not be delivered.
+  // the server does not know is imported with all its measurements. If end() throws an Error that is server_away(),
+  // import_request() has what could not be delivered. A second call delivers that with the first reason, and changes
+  // nothing once the server knows how the trial ended.
   void end(v1::EndReason reason);
   // The trial with all its measurements, for Client::import_trial. Store it if the server is still away when training
   // ends, and send it later, after Client::register_job.
@@ -101,7 +102,7 @@ class TrialSession {
   bool woken_ = false;
   // The open stream, so that another thread can cancel it.
   grpc::ClientContext* stream_ = nullptr;
-  // The reason of the first end(), which the thread ends with.
+  // The reason of the first end(). The thread ends once it is set.
   std::optional<v1::EndReason> ended_;
   // Held while end() runs: a second call waits for the first one.
   std::mutex ending_;

@@ -445,12 +445,19 @@ def finite(value: object) -> float:
     return number if math.isfinite(number) else math.nan
 
 
+def label_fault(key: str, value: str) -> str | None:
+    """Returns what is wrong with a label; None if it is valid."""
+    if not 1 <= len(key) <= MAX_LABEL_KEY_LENGTH:
+        return f"has a key of {len(key)} characters; use 1 to {MAX_LABEL_KEY_LENGTH}"
+    fault = identifier_fault(key) or identifier_fault(value)
+    return fault and f"has a text that {fault}"
+
+
 def label_of(text: str) -> tuple[str, str] | None:
     """Returns the key and the value of a label that is written as "key=value"; None if it is none."""
     key, equals, value = text.partition("=")
-    key, value = key.strip(), value.strip()
-    fits = equals and 0 < len(key) <= MAX_LABEL_KEY_LENGTH and len(value) <= MAX_ID_LENGTH
-    return (key, value) if fits and text.isprintable() else None
+    key, value = key.strip(" "), value.strip(" ")
+    return (key, value) if equals and label_fault(key, value) is None else None
 
 
 def is_kind(kind: object) -> TypeGuard[str]:

@@ -6,7 +6,7 @@ import os
 import socket
 
 from wattwise.errors import log
-from wattwise.rules import MAX_ID_LENGTH, MAX_LABELS, label_of
+from wattwise.rules import MAX_LABELS, label_fault, label_of
 
 VARIABLE = "WATTWISE_LABELS"
 
@@ -14,7 +14,7 @@ VARIABLE = "WATTWISE_LABELS"
 def launch_labels() -> dict[str, str]:
     """Returns a launch's labels: its host, its batch job, and those of `WATTWISE_LABELS`, "key=value,key=value".
 
-    A label that the server would refuse is left out with a warning: no launch fails for its sake.
+    A label that the server would refuse is left out with a warning, because no launch should fail for a label.
     """
     labels = {"host": socket.gethostname()}
     if job := os.environ.get("SLURM_JOB_ID"):
@@ -26,4 +26,4 @@ def launch_labels() -> dict[str, str]:
             log.warning("%s: %r is ignored: a launch has at most %d labels", VARIABLE, part, MAX_LABELS)
         else:
             labels.update([label])
-    return {key: value for key, value in labels.items() if value.isprintable() and len(value) <= MAX_ID_LENGTH}
+    return {key: value for key, value in labels.items() if label_fault(key, value) is None}
