@@ -85,7 +85,6 @@ class TrialStatistics(NamedTuple):
     batch_size: int
     num_trials: int
     num_running: int
-    num_imported: int
     num_deliveries: int
     num_missed: int
     num_undecided: int
@@ -96,7 +95,6 @@ class TrialStatistics(NamedTuple):
     least_epochs: int | None
     most_epochs: int | None
     mean_epoch_energy_joules: float | None
-    num_requested: int
 
 
 class JobSummary(NamedTuple):
@@ -228,6 +226,8 @@ class JobStatistics(NamedTuple):
     break_even_trial: int | None
     proof: SavingsProof
     mean_epochs: float | None
+    num_imported: int
+    num_requested: int
 
     @property
     def spent_per_delivery(self) -> Usage | None:
@@ -305,6 +305,8 @@ class Statistics:
             break_even_trial=await self._break_even(savings, version),
             proof=_proof(savings, job),
             mean_epochs=_mean_epochs([group for group in groups if group.delivered]),
+            num_imported=_number_of(groups, TrialOrigin.IMPORTED),
+            num_requested=_number_of(groups, TrialOrigin.REQUESTED),
         )
 
     async def course(
@@ -622,7 +624,6 @@ class Statistics:
             batch_size=groups[0].batch_size,
             num_trials=num_trials,
             num_running=num_running,
-            num_imported=_number_of(groups, TrialOrigin.IMPORTED),
             num_deliveries=num_deliveries,
             num_missed=num_trials - num_running - num_deliveries - num_undecided,
             num_undecided=num_undecided,
@@ -633,7 +634,6 @@ class Statistics:
             least_epochs=min((group.least_epochs for group in delivered), default=None),
             most_epochs=max((group.most_epochs for group in delivered), default=None),
             mean_epoch_energy_joules=joules / mean_epochs if joules is not None and mean_epochs else None,
-            num_requested=_number_of(groups, TrialOrigin.REQUESTED),
         )
 
 

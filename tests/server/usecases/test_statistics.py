@@ -106,7 +106,7 @@ def test_job_that_saves(priced: LiveServer) -> None:
     assert (by_size[8].mean_epochs, by_size[8].least_epochs, by_size[8].most_epochs) == (1.0, 1, 1)
     assert by_size[8].log_cost_deviation == 0.0
     assert by_size[8].HasField("log_cost_deviation")
-    assert (by_size[8].num_requested, by_size[8].num_imported) == (40, 0)
+    assert (found.num_requested, found.num_imported) == (46, 0)
     assert (by_size[8].mean_epoch_energy_joules, found.mean_epochs, found.num_trials) == (10.0, 1.0, 46)
     assert found.spent_per_delivery.cost == pytest.approx(spent / 46)
 
@@ -258,6 +258,7 @@ def test_imported_trials_without_a_start_are_not_the_jobs_own(priced: LiveServer
         )
     found = figures(priced, job.job_id)
     assert (found.num_deliveries, found.spent.cost, list(found.months)) == (0, 0.0, [])
+    assert (found.num_imported, found.num_requested) == (20, 0)
     assert found.savings.cost.verdict == v1.SAVINGS_VERDICT_NO_DELIVERY
     assert (found.savings.cost.in_use, found.savings.cost.with_default) == (10.0, 100.0)
     assert found.savings.money.in_use > 0

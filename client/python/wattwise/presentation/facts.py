@@ -130,9 +130,9 @@ def job_facts(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics)
         cost = marked(joules, mark_of(job))(job.best_known_cost)
         text = f"batch size {job.best_known_batch_size}: expected cost {cost} per model"
         facts.insert(0, Fact("cheapest so far", text))
-    if requested := sum(each.num_requested for each in statistics.trials):
+    if requested := statistics.num_requested:
         facts.append(Fact("set by a person", number_of(requested, "trial")))
-    if imported := sum(each.num_imported for each in statistics.trials):
+    if imported := statistics.num_imported:
         facts.append(Fact("imported", number_of(imported, "trial")))
     warned = {warning.message for warning in job.warnings}
     facts += [Fact("changed", change.message) for change in details.changes if change.message not in warned]

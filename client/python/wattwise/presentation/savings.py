@@ -155,7 +155,7 @@ def _arithmetic(savings: v1.Savings, quantity: Quantity, *, running: bool) -> It
 def _deliveries(statistics: v1.JobStatistics) -> str:
     deliveries = statistics.num_deliveries
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
-    if any(each.num_imported for each in statistics.trials):
+    if statistics.num_imported:
         return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
     return f"{deliveries} of {number_of(statistics.num_trials, 'trial')} reached the target"
 

@@ -276,7 +276,6 @@ class TrialStatistics(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
-    NUM_IMPORTED_FIELD_NUMBER: _builtins.int
     NUM_DELIVERIES_FIELD_NUMBER: _builtins.int
     NUM_MISSED_FIELD_NUMBER: _builtins.int
     NUM_UNDECIDED_FIELD_NUMBER: _builtins.int
@@ -287,15 +286,12 @@ class TrialStatistics(_message.Message):
     LEAST_EPOCHS_FIELD_NUMBER: _builtins.int
     MOST_EPOCHS_FIELD_NUMBER: _builtins.int
     MEAN_EPOCH_ENERGY_JOULES_FIELD_NUMBER: _builtins.int
-    NUM_REQUESTED_FIELD_NUMBER: _builtins.int
     batch_size: _builtins.int
     """The batch size. Always set."""
     num_trials: _builtins.int
     """Number of trials, running ones included."""
     num_running: _builtins.int
     """Number of running trials."""
-    num_imported: _builtins.int
-    """Number of imported trials."""
     num_deliveries: _builtins.int
     """Number of trials that delivered a model: they have ended, and their metric reached the target at any cost."""
     num_missed: _builtins.int
@@ -314,8 +310,6 @@ class TrialStatistics(_message.Message):
     """The most epochs of a delivery. Unset: there is none."""
     mean_epoch_energy_joules: _builtins.float
     """Mean energy of an epoch of a delivery, in joules. Unset: there is no delivery, or none measured energy."""
-    num_requested: _builtins.int
-    """Number of trials with TRIAL_ORIGIN_REQUESTED."""
     @_builtins.property
     def spent(self) -> Global___Usage:
         """What all of them took. Always set."""
@@ -330,7 +324,6 @@ class TrialStatistics(_message.Message):
         batch_size: _builtins.int = ...,
         num_trials: _builtins.int = ...,
         num_running: _builtins.int = ...,
-        num_imported: _builtins.int = ...,
         num_deliveries: _builtins.int = ...,
         num_missed: _builtins.int = ...,
         num_undecided: _builtins.int = ...,
@@ -341,11 +334,10 @@ class TrialStatistics(_message.Message):
         least_epochs: _builtins.int | None = ...,
         most_epochs: _builtins.int | None = ...,
         mean_epoch_energy_joules: _builtins.float | None = ...,
-        num_requested: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epoch_energy_joules", b"_mean_epoch_energy_joules", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epoch_energy_joules", b"mean_epoch_energy_joules", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epoch_energy_joules", b"_mean_epoch_energy_joules", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epoch_energy_joules", b"mean_epoch_energy_joules", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_imported", b"num_imported", "num_missed", b"num_missed", "num_requested", b"num_requested", "num_running", b"num_running", "num_trials", b"num_trials", "num_undecided", b"num_undecided", "spent", b"spent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs", "_log_cost_deviation", b"_log_cost_deviation", "_mean_epoch_energy_joules", b"_mean_epoch_energy_joules", "_mean_epochs", b"_mean_epochs", "_most_epochs", b"_most_epochs", "batch_size", b"batch_size", "least_epochs", b"least_epochs", "log_cost_deviation", b"log_cost_deviation", "mean_delivery", b"mean_delivery", "mean_epoch_energy_joules", b"mean_epoch_energy_joules", "mean_epochs", b"mean_epochs", "most_epochs", b"most_epochs", "num_deliveries", b"num_deliveries", "num_missed", b"num_missed", "num_running", b"num_running", "num_trials", b"num_trials", "num_undecided", b"num_undecided", "spent", b"spent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__least_epochs: _TypeAlias = _typing.Literal["least_epochs"]  # noqa: Y015
     _WhichOneofArgType__least_epochs: _TypeAlias = _typing.Literal["_least_epochs", b"_least_epochs"]  # noqa: Y015
@@ -992,6 +984,8 @@ class JobStatistics(_message.Message):
     NUM_TRIALS_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     MEAN_EPOCHS_FIELD_NUMBER: _builtins.int
+    NUM_IMPORTED_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTED_FIELD_NUMBER: _builtins.int
     num_deliveries: _builtins.int
     """Number of trials that delivered a model, compared or not, without history from before the registration."""
     break_even_trial: _builtins.int
@@ -1004,6 +998,10 @@ class JobStatistics(_message.Message):
     """Number of running trials."""
     mean_epochs: _builtins.float
     """Mean number of epochs of a delivery. Unset: there is none."""
+    num_imported: _builtins.int
+    """Number of imported trials."""
+    num_requested: _builtins.int
+    """Number of trials with TRIAL_ORIGIN_REQUESTED."""
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialStatistics]:
         """By ascending batch size. Empty: no trial."""
@@ -1056,10 +1054,12 @@ class JobStatistics(_message.Message):
         num_trials: _builtins.int = ...,
         num_running: _builtins.int = ...,
         mean_epochs: _builtins.float | None = ...,
+        num_imported: _builtins.int = ...,
+        num_requested: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "_mean_epochs", b"_mean_epochs", "break_even_trial", b"break_even_trial", "mean_epochs", b"mean_epochs", "proof", b"proof", "savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "_mean_epochs", b"_mean_epochs", "advice", b"advice", "break_even_trial", b"break_even_trial", "excluded_trials", b"excluded_trials", "mean_epochs", b"mean_epochs", "months", b"months", "num_deliveries", b"num_deliveries", "num_running", b"num_running", "num_trials", b"num_trials", "proof", b"proof", "savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial", "_mean_epochs", b"_mean_epochs", "advice", b"advice", "break_even_trial", b"break_even_trial", "excluded_trials", b"excluded_trials", "mean_epochs", b"mean_epochs", "months", b"months", "num_deliveries", b"num_deliveries", "num_imported", b"num_imported", "num_requested", b"num_requested", "num_running", b"num_running", "num_trials", b"num_trials", "proof", b"proof", "savings", b"savings", "spent", b"spent", "spent_per_delivery", b"spent_per_delivery", "trials", b"trials"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__break_even_trial: _TypeAlias = _typing.Literal["break_even_trial"]  # noqa: Y015
     _WhichOneofArgType__break_even_trial: _TypeAlias = _typing.Literal["_break_even_trial", b"_break_even_trial"]  # noqa: Y015

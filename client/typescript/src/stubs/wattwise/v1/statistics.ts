@@ -282,8 +282,6 @@ export interface TrialStatistics {
   numTrials: number;
   /** Number of running trials. */
   numRunning: number;
-  /** Number of imported trials. */
-  numImported: number;
   /** Number of trials that delivered a model: they have ended, and their metric reached the target at any cost. */
   numDeliveries: number;
   /** Number of trials that were decided and missed the target. Those that reached it over the cost bound are deliveries. */
@@ -318,11 +316,7 @@ export interface TrialStatistics {
     | number
     | undefined;
   /** Mean energy of an epoch of a delivery, in joules. Unset: there is no delivery, or none measured energy. */
-  meanEpochEnergyJoules?:
-    | number
-    | undefined;
-  /** Number of trials with TRIAL_ORIGIN_REQUESTED. */
-  numRequested: number;
+  meanEpochEnergyJoules?: number | undefined;
 }
 
 /**
@@ -684,7 +678,13 @@ export interface JobStatistics {
   /** Number of running trials. */
   numRunning: number;
   /** Mean number of epochs of a delivery. Unset: there is none. */
-  meanEpochs?: number | undefined;
+  meanEpochs?:
+    | number
+    | undefined;
+  /** Number of imported trials. */
+  numImported: number;
+  /** Number of trials with TRIAL_ORIGIN_REQUESTED. */
+  numRequested: number;
 }
 
 /** Figures of several jobs together. */
@@ -945,7 +945,6 @@ function createBaseTrialStatistics(): TrialStatistics {
     batchSize: 0,
     numTrials: 0,
     numRunning: 0,
-    numImported: 0,
     numDeliveries: 0,
     numMissed: 0,
     numUndecided: 0,
@@ -956,7 +955,6 @@ function createBaseTrialStatistics(): TrialStatistics {
     leastEpochs: undefined,
     mostEpochs: undefined,
     meanEpochEnergyJoules: undefined,
-    numRequested: 0,
   };
 }
 
@@ -971,41 +969,35 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     if (message.numRunning !== 0) {
       writer.uint32(24).int32(message.numRunning);
     }
-    if (message.numImported !== 0) {
-      writer.uint32(32).int32(message.numImported);
-    }
     if (message.numDeliveries !== 0) {
-      writer.uint32(40).int32(message.numDeliveries);
+      writer.uint32(32).int32(message.numDeliveries);
     }
     if (message.numMissed !== 0) {
-      writer.uint32(48).int32(message.numMissed);
+      writer.uint32(40).int32(message.numMissed);
     }
     if (message.numUndecided !== 0) {
-      writer.uint32(56).int32(message.numUndecided);
+      writer.uint32(48).int32(message.numUndecided);
     }
     if (message.spent !== undefined) {
-      Usage.encode(message.spent, writer.uint32(66).fork()).join();
+      Usage.encode(message.spent, writer.uint32(58).fork()).join();
     }
     if (message.meanDelivery !== undefined) {
-      Usage.encode(message.meanDelivery, writer.uint32(74).fork()).join();
+      Usage.encode(message.meanDelivery, writer.uint32(66).fork()).join();
     }
     if (message.logCostDeviation !== undefined) {
-      writer.uint32(81).double(message.logCostDeviation);
+      writer.uint32(73).double(message.logCostDeviation);
     }
     if (message.meanEpochs !== undefined) {
-      writer.uint32(89).double(message.meanEpochs);
+      writer.uint32(81).double(message.meanEpochs);
     }
     if (message.leastEpochs !== undefined) {
-      writer.uint32(96).int32(message.leastEpochs);
+      writer.uint32(88).int32(message.leastEpochs);
     }
     if (message.mostEpochs !== undefined) {
-      writer.uint32(104).int32(message.mostEpochs);
+      writer.uint32(96).int32(message.mostEpochs);
     }
     if (message.meanEpochEnergyJoules !== undefined) {
-      writer.uint32(113).double(message.meanEpochEnergyJoules);
-    }
-    if (message.numRequested !== 0) {
-      writer.uint32(120).int32(message.numRequested);
+      writer.uint32(105).double(message.meanEpochEnergyJoules);
     }
     return writer;
   },
@@ -1052,7 +1044,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.numImported = reader.int32();
+            message.numDeliveries = reader.int32();
             continue;
           }
           case 5: {
@@ -1060,7 +1052,7 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.numDeliveries = reader.int32();
+            message.numMissed = reader.int32();
             continue;
           }
           case 6: {
@@ -1068,15 +1060,15 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.numMissed = reader.int32();
+            message.numUndecided = reader.int32();
             continue;
           }
           case 7: {
-            if (tag !== 56) {
+            if (tag !== 58) {
               break;
             }
 
-            message.numUndecided = reader.int32();
+            message.spent = Usage.decode(reader, reader.uint32());
             continue;
           }
           case 8: {
@@ -1084,15 +1076,15 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.spent = Usage.decode(reader, reader.uint32());
+            message.meanDelivery = Usage.decode(reader, reader.uint32());
             continue;
           }
           case 9: {
-            if (tag !== 74) {
+            if (tag !== 73) {
               break;
             }
 
-            message.meanDelivery = Usage.decode(reader, reader.uint32());
+            message.logCostDeviation = reader.double();
             continue;
           }
           case 10: {
@@ -1100,15 +1092,15 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.logCostDeviation = reader.double();
+            message.meanEpochs = reader.double();
             continue;
           }
           case 11: {
-            if (tag !== 89) {
+            if (tag !== 88) {
               break;
             }
 
-            message.meanEpochs = reader.double();
+            message.leastEpochs = reader.int32();
             continue;
           }
           case 12: {
@@ -1116,31 +1108,15 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
               break;
             }
 
-            message.leastEpochs = reader.int32();
-            continue;
-          }
-          case 13: {
-            if (tag !== 104) {
-              break;
-            }
-
             message.mostEpochs = reader.int32();
             continue;
           }
-          case 14: {
-            if (tag !== 113) {
+          case 13: {
+            if (tag !== 105) {
               break;
             }
 
             message.meanEpochEnergyJoules = reader.double();
-            continue;
-          }
-          case 15: {
-            if (tag !== 120) {
-              break;
-            }
-
-            message.numRequested = reader.int32();
             continue;
           }
         }
@@ -1163,7 +1139,6 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     message.batchSize = object.batchSize ?? 0;
     message.numTrials = object.numTrials ?? 0;
     message.numRunning = object.numRunning ?? 0;
-    message.numImported = object.numImported ?? 0;
     message.numDeliveries = object.numDeliveries ?? 0;
     message.numMissed = object.numMissed ?? 0;
     message.numUndecided = object.numUndecided ?? 0;
@@ -1176,7 +1151,6 @@ export const TrialStatistics: MessageFns<TrialStatistics> = {
     message.leastEpochs = object.leastEpochs ?? undefined;
     message.mostEpochs = object.mostEpochs ?? undefined;
     message.meanEpochEnergyJoules = object.meanEpochEnergyJoules ?? undefined;
-    message.numRequested = object.numRequested ?? 0;
     return message;
   },
 };
@@ -2530,6 +2504,8 @@ function createBaseJobStatistics(): JobStatistics {
     numTrials: 0,
     numRunning: 0,
     meanEpochs: undefined,
+    numImported: 0,
+    numRequested: 0,
   };
 }
 
@@ -2577,6 +2553,12 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     }
     if (message.meanEpochs !== undefined) {
       writer.uint32(105).double(message.meanEpochs);
+    }
+    if (message.numImported !== 0) {
+      writer.uint32(112).int32(message.numImported);
+    }
+    if (message.numRequested !== 0) {
+      writer.uint32(120).int32(message.numRequested);
     }
     return writer;
   },
@@ -2708,6 +2690,22 @@ export const JobStatistics: MessageFns<JobStatistics> = {
             message.meanEpochs = reader.double();
             continue;
           }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.numImported = reader.int32();
+            continue;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.numRequested = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2744,6 +2742,8 @@ export const JobStatistics: MessageFns<JobStatistics> = {
     message.numTrials = object.numTrials ?? 0;
     message.numRunning = object.numRunning ?? 0;
     message.meanEpochs = object.meanEpochs ?? undefined;
+    message.numImported = object.numImported ?? 0;
+    message.numRequested = object.numRequested ?? 0;
     return message;
   },
 };
