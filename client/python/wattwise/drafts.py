@@ -20,7 +20,7 @@ POLICIES: Mapping[Policy, Sequence[str]] = {
 """The fields of every policy."""
 
 _OF_GPUS = tuple(field.name for field in v1.GpuGroup.DESCRIPTOR.fields)
-_SAME = tuple(field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.message_type is None)
+SAME_FIELDS = tuple(field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.message_type is None)
 """The fields of the message that are fields of `ResolvedJob` with the same name."""
 
 
@@ -64,7 +64,7 @@ def job_fields(spec: ResolvedJob) -> Mapping[str, Any]:
     better = v1.DIRECTION_HIGHER_IS_BETTER if spec.higher_is_better else v1.DIRECTION_LOWER_IS_BETTER
     parameters = POLICIES.get(spec.policy)
     return {
-        **{name: getattr(spec, name) for name in _SAME},
+        **{name: getattr(spec, name) for name in SAME_FIELDS},
         "job_id_prefix": spec.job_id_prefix or None,
         "target": {"value": spec.target_metric, "direction": better},
         "early_stopping": {"off": {}} if spec.beta_knob is None else {"cost_bound": {"beta_knob": spec.beta_knob}},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -11,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import rules, v1
-from wattwise.drafts import POLICIES, Policy, job_draft
+from wattwise.drafts import POLICIES, SAME_FIELDS, Policy, job_draft
 from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, JobDiffersError, Violation, WattwiseError, log
 from wattwise.prices import PRICES, eta_from_prices, power_faults, price_faults
 from wattwise.rules import DEFAULTS, PATHS, GpuGroup, NamedFields, job_faults, required_fields
@@ -185,9 +184,8 @@ def job_message(spec: JobSpec) -> v1.JobSpec:
             whether the other values are valid.
     """
     message = v1.JobSpec()
-    for name in ("job_id", "job_id_prefix", "batch_sizes", "default_batch_size", "max_epochs", "eta_knob"):
+    for name in SAME_FIELDS:
         _copy(spec, message, name)
-    _copy(spec, message, "trial_lease_seconds")
     _copy(spec, message.target, "target_metric", "value")
     if not isinstance(spec.higher_is_better, bool):
         raise _wrong("higher_is_better", spec.higher_is_better, _EXPECTED[FieldDescriptor.CPPTYPE_BOOL])
@@ -384,16 +382,6 @@ def check_job(job: object) -> JobSpec:
     if not isinstance(job, JobSpec):
         raise InvalidArgumentError(f"the job must be a JobSpec, not {type(job).__name__}: use JobSpec(...)")
     return job
-
-
-def to_number(value: object) -> float:
-    """Returns the value as a float; NaN, which is in no range, if it is not a number. Strings are not numbers."""
-    if isinstance(value, str | bytes | bytearray):
-        return math.nan
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 def enum_name(enum: Any, value: int) -> str:

@@ -10,17 +10,10 @@ from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain, print_json
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options
 from wattwise.presentation.quantities import moment, optional
-from wattwise.presentation.states import event_kind
+from wattwise.presentation.states import EVENT_KINDS, event_kind
 from wattwise.presentation.terminal import Column, numbers, print_text, times
 from wattwise.rpc.client import Client
-from wattwise.spec import enum_name
 
-_KINDS = {
-    enum_name(v1.EventKind, value).replace(" ", "-"): value
-    for value in v1.EventKind.values()
-    if value != v1.EVENT_KIND_UNSPECIFIED
-}
-"""The names that --kind uses, such as "trial-failed"."""
 _INDENT = 2
 
 
@@ -28,7 +21,7 @@ def add_events(parser: argparse.ArgumentParser) -> None:
     """Declares the action."""
     parser.set_defaults(handler=_events)
     add_jobs(parser)
-    parser.add_argument("--kind", choices=_KINDS, metavar="KIND", help=f"only this kind: {', '.join(_KINDS)}")
+    parser.add_argument("--kind", choices=EVENT_KINDS, metavar="KIND", help=f"only this kind: {', '.join(EVENT_KINDS)}")
     add_table_options(parser, EVENT_COLUMNS)
 
 
@@ -37,7 +30,7 @@ def _events(client: Client, args: argparse.Namespace) -> int:
     listed = client.events(
         job_id=args.job_id or "",
         job_id_prefix=args.prefix,
-        kinds=[_KINDS[args.kind]] if args.kind else (),
+        kinds=[EVENT_KINDS[args.kind]] if args.kind else (),
         page_size=options.page_size,
     )
     events = _checked(client, args.job_id, listed)

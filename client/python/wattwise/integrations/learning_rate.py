@@ -33,7 +33,7 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from wattwise.errors import InvalidArgumentError
-from wattwise.spec import to_number
+from wattwise.rules import finite
 
 ScalingRule: TypeAlias = Literal["linear", "sqrt"]
 
@@ -112,7 +112,7 @@ def scaled_steps(steps: float, *, batch_size: int, default_batch_size: int) -> i
         InvalidArgumentError: if a batch size is not finite and positive, or `steps` not finite and 0 or more.
     """
     _check_positive(batch_size=batch_size, default_batch_size=default_batch_size)
-    if not 0 <= to_number(steps) < math.inf:
+    if not finite(steps) >= 0:
         raise InvalidArgumentError(f"steps={steps!r} cannot be scaled; pass a finite number of 0 or more")
     return max(1, math.floor(steps * default_batch_size / batch_size + 0.5)) if steps else 0
 
@@ -165,5 +165,5 @@ def _rule(optimizer: object, rule: ScalingRule | None) -> ScalingRule:
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
-        if not 0 < to_number(value) < math.inf:
+        if not finite(value) > 0:
             raise InvalidArgumentError(f"{name}={value!r} cannot scale anything; pass a finite number above 0")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
 
 from wattwise.errors import MonitorError, log
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.rules import GpuGroup
-from wattwise.spec import to_number
+from wattwise.rules import GpuGroup, finite
 
 _LEAST_SECONDS = 10.0
 """The shortest window that the load is checked at: a load average tells little about less than a minute."""
@@ -34,7 +32,7 @@ class EstimateMonitor(WindowMonitor):
 
     def __init__(self, watts: float) -> None:
         super().__init__()
-        if not 0 < to_number(watts) < math.inf:
+        if not finite(watts) > 0:
             raise MonitorError(f"watts={watts!r} is not a power; use the power of the training in watts, above 0")
         self.watts = self.max_power_watts = float(watts)
         self._warned = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -9,8 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from wattwise import v1
 from wattwise.errors import MonitorError
-from wattwise.rules import MAX_KIND_LENGTH, MAX_KINDS, is_kind
-from wattwise.spec import to_number
+from wattwise.rules import MAX_KIND_LENGTH, MAX_KINDS, finite, is_kind
 
 if TYPE_CHECKING:
     from wattwise.monitor.window import Monitor
@@ -134,7 +134,7 @@ def monitor_kinds(monitor: Monitor) -> MonitorKinds:
             f"{monitor!r} is not a monitor; pass an instance, such as NvmlMonitor() or EstimateMonitor(watts=150)"
         )
     own = getattr(monitor, "max_power_watts", None)
-    if own is not None and not to_number(own) > 0:
+    if own is not None and not (finite(own) > 0 or own == math.inf):
         raise MonitorError(
             f"the max_power_watts of {monitor!r} is {own!r}; use the highest power that it can measure in watts, above "
             "0, or leave it out"

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from wattwise.errors import PowerProfileError
-from wattwise.spec import to_number
+from wattwise.rules import finite
 from wattwise.variables import read_switch, read_variable
 
 
@@ -55,7 +55,7 @@ def profile_settings(
 
 def _number(name: str, value: object, variable: str, default: float, *, least: int, kind: str = "") -> float:
     if value is not None:
-        number = to_number(value)
+        number = finite(value)
     else:
         name, value = variable, read_variable(variable, PowerProfileError)
         if not value:

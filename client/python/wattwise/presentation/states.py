@@ -23,9 +23,8 @@ def _options(enum: Any) -> Mapping[str, Any]:
 
 
 TRIAL_STATUSES = _options(v1.TrialStatus)
-
-
 END_REASONS = _options(v1.EndReason)
+EVENT_KINDS = _options(v1.EventKind)
 
 
 UNDECIDED = (v1.TRIAL_STATUS_INTERRUPTED, v1.TRIAL_STATUS_FAILED)

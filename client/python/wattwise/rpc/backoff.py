@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from wattwise.errors import DeadlineError, InvalidArgumentError, ServerUnavailableError, WattwiseError, log
-from wattwise.spec import to_number
+from wattwise.rules import finite
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def check_seconds(name: str, value: float) -> float:
     Raises:
         InvalidArgumentError: if it is not a number of seconds.
     """
-    if 0 <= to_number(value) <= _LONGEST_SECONDS:
+    if 0 <= finite(value) <= _LONGEST_SECONDS:
         return value
     raise InvalidArgumentError(f"{name}={value!r} is invalid; use a number of seconds from 0 to {_LONGEST_SECONDS:.0f}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wattwise.errors import InvalidArgumentError, TrainerSetupError, log
-from wattwise.spec import to_number
+from wattwise.rules import finite
 
 ROUNDING = 0.05
 """The share of the examples by which rounding to whole steps may change an epoch without a message."""
@@ -74,7 +74,7 @@ class GlobalBatch(NamedTuple):
         Raises:
             InvalidArgumentError: if `examples` is not a finite number above 0.
         """
-        if isinstance(examples, bool) or not 0 < to_number(examples) < math.inf:
+        if not finite(examples) > 0:
             raise InvalidArgumentError(
                 f"examples={examples!r} is invalid: pass the number of training examples between two reports, above 0"
             )
