@@ -71,7 +71,7 @@ def resolved(path: Path) -> Path:
     """Resolves the links of a path that a user has named; the file need not exist.
 
     Raises:
-        FileError: links lead in a circle, or the path cannot be one, such as a name that is too long.
+        FileError: if links lead in a circle, or the path cannot be one, such as a name that is too long.
     """
     try:
         found = path.resolve()
@@ -94,8 +94,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, within: Path | None = 
         mode: the permissions of a file that is created.
 
     Raises:
-        FileError: it is no regular file, or leads out of the folder.
-        OSError: it cannot be opened.
+        FileError: if it is no regular file, or leads out of the folder.
+        OSError: if it cannot be opened.
     """
     target = path if within is None else _confined(path, within)
     flags |= 0 if within is None else os.O_NOFOLLOW
@@ -128,8 +128,8 @@ def read_bytes(path: Path, most: int = USUAL, *, within: Path | None = None) -> 
         within: as of `open_regular`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        FileError: it cannot be read, or is larger.
+        FileNotFoundError: if there is no such file.
+        FileError: if it cannot be read, or is larger.
     """
     try:
         descriptor = open_regular(path, within=within)
@@ -149,8 +149,8 @@ def read_descriptor(descriptor: int, path: Path, most: int) -> bytes:
     """Reads an open regular file from its beginning.
 
     Raises:
-        FileError: it is larger than `most` bytes.
-        OSError: it cannot be read.
+        FileError: if it is larger than `most` bytes.
+        OSError: if it cannot be read.
     """
     content = bytearray()
     # The size is checked first, so that nothing is read of a file that is too large; it may also grow meanwhile.
@@ -188,7 +188,7 @@ def decoded(content: bytes, path: Path) -> str:
     """Decodes the content of a file.
 
     Raises:
-        FileError: it is not UTF-8.
+        FileError: if it is not UTF-8.
     """
     try:
         return content.decode("utf-8-sig")
@@ -212,7 +212,7 @@ def parse_json(text: str) -> Any:
     """Parses a JSON document; NaN and Infinity are numbers, as for Python.
 
     Raises:
-        ValueError: it is not JSON, or nobody can use it.
+        ValueError: if it is not JSON, or nobody can use it.
     """
     try:
         document = json.loads(text, parse_int=_integer, object_pairs_hook=_object)
@@ -257,7 +257,7 @@ def replacing(path: Path, name: str = "{}.new", mode: int = 0o666) -> Iterator[I
         mode: the permissions of the new file. Its path is the `name` of what is yielded.
 
     Raises:
-        OSError: the file cannot be written; `path` is unchanged.
+        OSError: if the file cannot be written; `path` is unchanged.
     """
     fresh = path.with_name(name.replace("{}", path.name))
     with contextlib.suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ def _confined(path: Path, within: Path) -> Path:
     """Returns the file that a path leads to.
 
     Raises:
-        FileError: it is outside of the folder, which may itself have been replaced by a link.
+        FileError: if it is outside of the folder, which may itself have been replaced by a link.
     """
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(Path(os.path.realpath(within.parent), within.name)):

@@ -39,8 +39,8 @@ class CsvFile:
         delimiter: what separates the cells of the first line: a comma, a semicolon or a tab.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        FileError: it cannot be read.
+        FileNotFoundError: if there is no such file.
+        FileError: if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class CsvFile:
         """Yields the rows; the first one has the names.
 
         Raises:
-            FileError: a line is not CSV.
+            FileError: if a line is not CSV.
         """
         # Not str.splitlines(), which also splits at characters that may be in a cell.
         lines = io.StringIO(self._text, newline="")
@@ -79,7 +79,7 @@ def number_in(text: str) -> float:
     """Returns the number in a cell.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if it is none.
     """
     try:
         if "_" not in text:

@@ -50,7 +50,7 @@ def _checked(client: Client, job_id: str | None, events: Iterator[v1.Event]) -> 
     """Returns the events; those of a deleted job are kept.
 
     Raises:
-        JobNotFoundError: there is neither such a job nor an event of one.
+        JobNotFoundError: if there is neither such a job nor an event of one.
     """
     first = next(events, None)
     if first is not None:

@@ -113,7 +113,7 @@ def _output(path: Path | None) -> Iterator[Any]:
     """Opens the file to write to; one with a name appears only when it is complete.
 
     Raises:
-        WattwiseError: the file cannot be written.
+        WattwiseError: if the file cannot be written.
     """
     if path is None or str(path) == "-":
         # Not closed: it is the process's.

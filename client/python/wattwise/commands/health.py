@@ -59,7 +59,7 @@ class HealthCommand:
         """Asks the server, or each of several; returns 0 if it is serving, else 1.
 
         Raises:
-            WattwiseError: the only server does not answer.
+            WattwiseError: if the only server does not answer.
         """
         timeout = check_seconds("timeout", args.timeout)
         address, credentials = _asked(args)

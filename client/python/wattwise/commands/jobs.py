@@ -99,7 +99,7 @@ class JobsCommand:
         """Calls the server and prints its answer; returns 2 for wrong usage, such as a deletion without --yes, else 0.
 
         Raises:
-            WattwiseError: the server refuses or is away.
+            WattwiseError: if the server refuses or is away.
         """
         from wattwise.commands.actions import near_ids  # noqa: PLC0415 - imported with the action anyway
         from wattwise.commands.rows import unused_options  # noqa: PLC0415 - likewise

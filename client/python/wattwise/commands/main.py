@@ -125,7 +125,7 @@ def importing(command: str) -> Iterator[None]:
     """Runs the block, which imports what a command needs.
 
     Raises:
-        SystemExit: an import has failed, after a line that says why: packages are not installed, or the module is
+        SystemExit: if an import has failed, after a line that says why: packages are not installed, or the module is
             faulty.
     """
     try:

@@ -20,7 +20,7 @@ def usual_server() -> str:
     """Returns the server that a command calls if no option names one.
 
     Raises:
-        InvalidAddressError: the variable has a control character.
+        InvalidAddressError: if the variable has a control character.
     """
     from wattwise.errors import InvalidAddressError  # noqa: PLC0415 - no option needs it
 

@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parses; an unknown argument is an error already here, in the parser that knows the similar ones."""
+        """Parses, and refuses unknown arguments here already, in the parser that knows the similar ones."""
         if self.declare is not None:
             declare, self.declare = self.declare, None
             declare(self)

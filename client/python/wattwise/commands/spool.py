@@ -126,7 +126,7 @@ class SpoolCommand:
         """Runs the action; returns 1 if something could not be sent, 2 for wrong usage, else 0.
 
         Raises:
-            WattwiseError: the address or the credentials cannot be used.
+            WattwiseError: if the address or the credentials cannot be used.
         """
         if wrong := unused_options(args):
             complain(f"wattwise spool: {wrong}")

@@ -182,7 +182,7 @@ def _changes_of(streams: Sequence[Callable[[], Iterator[_News]]]) -> Iterator[Ch
     """Yields the changes of several streams as they come; opens a stream again while its server is away.
 
     Raises:
-        WattwiseError: a stream ended with an error, such as that its job was deleted.
+        WattwiseError: if a stream ended with an error, such as that its job was deleted.
     """
     changes: queue.Queue[Change | WattwiseError] = queue.Queue(_MOST_WAITING)
     stopped = threading.Event()

@@ -73,7 +73,7 @@ class AmdGpu:
         self.has_energy_counter = self._counter() is not None
 
     def energy_joules(self) -> float:
-        """Joules since the AMD driver was loaded."""
+        """Returns the joules since the AMD driver was loaded."""
         microjoules = self._counter()
         if microjoules is None:
             raise self._missing("its energy")
@@ -166,7 +166,10 @@ def _usable(gpu: AmdGpu | MonitorError) -> AmdGpu:
 
 
 def _visible(uuids: Sequence[str]) -> list[int]:
-    """Positions of the visible GPUs: HIP numbers what the layer below it, ROCr, shows. To HIP, empty is unset."""
+    """Returns the positions of the visible GPUs.
+
+    HIP numbers the GPUs that ROCr, the layer below it, shows. HIP treats an empty value as unset.
+    """
     shown = list(range(len(uuids)))
     for name, value in _variables().items():
         entries = ",".join(_uuid(entry.strip()) if "GPU-" in entry else entry for entry in value.split(","))

@@ -25,7 +25,7 @@ class EstimateMonitor(WindowMonitor):
         watts: the assumed power of the training, over all devices of the trial.
 
     Raises:
-        MonitorError: `watts` is not a finite number above 0.
+        MonitorError: if `watts` is not a finite number above 0.
     """
 
     kind = "estimate"

@@ -64,7 +64,7 @@ class NvidiaGpu:
         self.has_energy_counter = self._query(nvml.nvmlDeviceGetTotalEnergyConsumption) is not None
 
     def energy_joules(self) -> float:
-        """Joules since the NVIDIA driver was loaded."""
+        """Returns the joules since the NVIDIA driver was loaded."""
         return self._number(self._nvml.nvmlDeviceGetTotalEnergyConsumption, "its energy") / 1e3
 
     def power_watts(self) -> float:

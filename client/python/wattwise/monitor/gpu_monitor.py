@@ -35,7 +35,7 @@ class MeasuredGpu(Protocol):
         """Whether it counts energy."""
 
     def energy_joules(self) -> float:
-        """Joules since some moment before the first call."""
+        """Returns the joules since some moment before the first call."""
 
     def power_watts(self) -> float:
         """Returns the current power."""

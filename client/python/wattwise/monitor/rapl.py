@@ -118,7 +118,7 @@ class RaplZone:
         self._wraps = 0
 
     def read_joules(self) -> float:
-        """Joules since the counter's zero, wraps since this object was created included.
+        """Returns the joules since the counter's zero, wraps since this object was created included.
 
         Raises:
             ImplausibleError: if the counter jumped or was reset; the next reading goes on from it.

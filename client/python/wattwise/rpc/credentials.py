@@ -167,7 +167,7 @@ def _bearer(token: str, what: str) -> Metadata:
 
 
 def _version(file: Path | None) -> tuple[int, int, int] | None:
-    """Changes whenever the file does."""
+    """Returns a value that changes whenever the file does."""
     try:
         found = file.stat() if file else None
     except OSError:
