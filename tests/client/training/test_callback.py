@@ -326,12 +326,12 @@ def test_actions_at_the_end(grpc_addr: str) -> None:
     """An action is called once, when the trial ends; an action that is added later is called at once."""
     done: list[str] = []
     bso = begun(grpc_addr)
-    running_trial(bso).call_at_end(lambda: done.append("in time"))
+    running_trial(bso).end_actions.add(lambda: done.append("in time"))
     assert done == []
     bso.close()
     bso.close()
     assert done == ["in time"]
-    running_trial(bso).call_at_end(lambda: done.append("late"))
+    running_trial(bso).end_actions.add(lambda: done.append("late"))
     assert done == ["in time", "late"]
 
 

@@ -213,7 +213,7 @@ class PowerLimitOptimizer:
         monitor = trial.monitor
         if trial.info.rank or trial.finished or monitor is None:
             self._over = True
-        elif trial.info.fallback:
+        elif trial.info.trial.fallback:
             # The limits are known to the server only, and a profile is stored for a trial that it has dispatched.
             self._over = True
             log.info("this trial trains on the fallback batch size, at the current power limit")
@@ -224,7 +224,7 @@ class PowerLimitOptimizer:
         else:
             self._limiter = _Limiter(trial, monitor, self._settings, self._timeout)
             # Calls back at once if the trial has ended in the meantime.
-            trial.call_at_end(self.close)
+            trial.end_actions.add(self.close)
             if not self._over:
                 self._limiter.ask()
 

@@ -200,16 +200,12 @@ def deliver_files(
             log.info("the spooled trial in %s cannot be delivered now: %s", path, error)
             away = isinstance(error, ServerUnavailableError) and not error.reason
             failure, unanswered = error, unanswered + away
-            if unanswered > 1 or not (away or _concerns_one(error)):
+            # Of these errors, the next trial may not have one.
+            if unanswered > 1 or not isinstance(error, ServerError | ResourceExhaustedError | ServerUnavailableError):
                 break
         finally:
             journal.release() if keeps else journal.delete()
     return Delivery(delivered, refused, failure)
-
-
-def _concerns_one(error: WattwiseError) -> bool:
-    """Whether another trial may be delivered although the server did not take one."""
-    return isinstance(error, ServerError | ResourceExhaustedError | ServerUnavailableError)
 
 
 def opened(path: Path) -> Journal | None:

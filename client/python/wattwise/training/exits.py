@@ -148,7 +148,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 class EndActions:
-    """Callbacks for the end of a trial or of its process."""
+    """Callbacks for the end of a trial or of its process; a signal handler may call them, and they must not raise."""
 
     def __init__(self) -> None:
         self._actions: list[Callable[[], None]] = []

@@ -202,11 +202,6 @@ class TrialRecord:
         return decided or self.end_reason
 
     @property
-    def unasked(self) -> bool:
-        """Whether the server is still to be asked what it has of a trial that continues a checkpoint."""
-        return self.base is not None
-
-    @property
     def trial_id(self) -> v1.TrialId:
         """The trial's id on the server."""
         return v1.TrialId(

@@ -140,8 +140,8 @@ class Launch:
 
     Attributes:
         assigned: as given.
-        next: the trial that `start` starts; None if this process has started it. `start` can be repeated after an
-            error, and returns the same trial.
+        next: the trial that `start` starts; the optimizer sets it to None once this process has it, on whichever rank.
+            `start` can be repeated after an error, and returns the same trial.
         announces: whether a new trial is announced: not if the driver or another process has done so.
     """
 
@@ -186,7 +186,7 @@ class Launch:
 
     def repeat(self, before: TrialInfo) -> None:
         """Makes `start` ask for another trial of the job after the trial before."""
-        if not before.fallback:
+        if not before.trial.fallback:
             self._earlier = before.id
         self.next = NewTrial(new_id())
 
@@ -245,10 +245,6 @@ class Launch:
         if self.assigned is not None:
             self.assigned.write(ClientFile(joined=True, limit_watts_per_gpu=watts))
 
-    def mark_started(self) -> None:
-        """Notes that this process has started its trial, on whichever rank."""
-        self.next = None
-
     def _let_go(self) -> None:
         held, self._held = self._held, None
         if held is not None:
@@ -263,15 +259,13 @@ class Launch:
         how = STARTS[_source(target), answer.reply]
         if how is None or (how.needs_fallback and fallback is None):
             raise cast("WattwiseError", answer.error)
-        job, trial, sums = answer.job or v1.Job(spec=resolved(sent)), answer.trial or v1.Trial(), Sums()
+        job, trial = answer.job or v1.Job(spec=resolved(sent)), answer.trial or v1.Trial()
+        sums = target.sums if isinstance(target, SavedTrial) else Sums()
         reason = trial.reason
         if how is Start.FALLBACK:
             trial, reason = self._fallback_trial(target.launch_id, sent, job, cast("int", fallback), answer)
-        elif how in (Start.RESUMED, Start.OVER):
-            sums = cast("SavedTrial", target).sums_in(trial)
         elif how.continues_unasked:
-            saved = cast("SavedTrial", target)
-            sums, (trial, reason) = saved.sums, self._continued(saved, how, job, answer)
+            trial, reason = self._continued(cast("SavedTrial", target), how, job, answer)
         elif how in (Start.JOINED, Start.JOINED_AWAY):
             trial, reason = _joined(cast("AssignedTrial", target), how, answer)
         return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent, sums, answer.decision)

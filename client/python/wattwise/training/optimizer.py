@@ -212,7 +212,7 @@ class BatchSizeOptimizer:
         launch = copy(self._launch)
         launch.resume(self.state_dict())
         launch.announces = False
-        self._running.close(v1.END_REASON_PREEMPTED)
+        self._running.close_for_another(v1.END_REASON_PREEMPTED)
         return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_launch": launch}
 
     def __repr__(self) -> str:
@@ -671,13 +671,13 @@ class BatchSizeOptimizer:
             self._monitor = default_monitor()
         started = self._launch.start(self._monitor, self._fallback, unconnected)
         # A warning says so of a fallback.
-        if self._launch.announces and not started.info.fallback:
+        if self._launch.announces and not started.info.trial.fallback:
             size = f"{started.info.batch_size} over {ranks} ranks" if ranks > 1 else f"{started.info.batch_size}"
             # The reason is that of the first launch.
             epoch, reason = started.sums.epoch, started.info.reason
             announce(
                 "%s has batch size %s%s",
-                *(started.info.name, size, f" and continues after epoch {epoch}" if epoch else f": {reason}"),
+                *(started.info.trial.name, size, f" and continues after epoch {epoch}" if epoch else f": {reason}"),
             )
         return started
 
@@ -695,7 +695,7 @@ class BatchSizeOptimizer:
         self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
         self._running.raises_failure = self._in_attempt is None
         _newest[self._launch.job_key] = self._running
-        self._launch.mark_started()
+        self._launch.next = None
         self._warn_of_nothing_to_train()
 
     def _end_older(self) -> None:
@@ -706,7 +706,7 @@ class BatchSizeOptimizer:
             return
         # The batch size is not the cause, and a checkpoint of that trial can continue it.
         older.close_for_another(v1.END_REASON_PREEMPTED)
-        log.warning("%s is ended, because a new optimizer of the job begins in this process", older.info.name)
+        log.warning("%s is ended, because a new optimizer of the job begins in this process", older.info.trial.name)
 
     def _begin_again(self, attempt: int) -> None:
         """Makes `get_batch_size` ask for another trial."""

@@ -163,15 +163,6 @@ class SavedTrial(NamedTuple):
         """The trial in messages."""
         return trial_name(self.job_id, self.trial_number)
 
-    def sums_in(self, trial: v1.Trial) -> Sums:
-        """Where training continues: at the checkpoint's epoch, with the time and energy that were reported."""
-        saved, newest = self.sums, trial.newest
-        return Sums(
-            saved.epoch,
-            max(saved.time_seconds, newest.time_seconds),
-            max(saved.energy_joules, newest.energy_joules),
-        )
-
 
 def has_ended(trial: v1.Trial) -> bool:
     """Whether the trial has ended for good; a report revives a trial that the server counts as lost."""

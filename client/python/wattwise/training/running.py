@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -85,6 +84,7 @@ class RunningTrial:
         metric: the metric of that epoch; NaN before the first.
         seen: the state of the trial as the calls of the training loop have seen it; epochs count while it is running.
         begun: whether training has begun.
+        end_actions: run as soon as the trial is over or the process ends, before the server is notified.
         power: what the results say about power limits; None if this rank does not report.
         raises_failure: whether a missed target is an error, rather than the reason for another attempt.
     """
@@ -112,7 +112,7 @@ class RunningTrial:
         self._report_timeout = report_timeout
         self._session: Session | None = None
         self._windows: TrainingWindows | None = None
-        self._end_actions = EndActions()
+        self.end_actions = EndActions()
         self._guard = ExitGuard(self._end_with_process)
         self._decision = started.decision
         # Why this trainer has ended the trial; None before `close`.
@@ -192,7 +192,7 @@ class RunningTrial:
         if failure is None or self.started.how is not Start.OVER:
             return failure
         message = (
-            f"{self.info.name}, which the checkpoint continues, is over and has not reached its target: "
+            f"{self.info.trial.name}, which the checkpoint continues, is over and has not reached its target: "
             f"{self.outcome}; start without the checkpoint for another trial"
         )
         return TrainFailError(message, failure.decision)
@@ -228,7 +228,7 @@ class RunningTrial:
 
     def _undecided_end(self, reason: v1.EndReason.ValueType) -> str:
         spec, epoch = self.info.job.spec, self.sums.epoch
-        name = f"{self.info.name} with batch size {self.info.batch_size}"
+        name = f"{self.info.trial.name} with batch size {self.info.batch_size}"
         if not epoch:
             return f"{name} ended without a metric"
         metric = f"metric {self.metric:.6g}, target {spec.target.value:.6g}"
@@ -274,7 +274,7 @@ class RunningTrial:
         self.seen = ended.state
         if self.seen_end:
             self.announce_decision()
-            self._end_actions.run()
+            self.end_actions.run()
             if not ended.decided_here:
                 # Otherwise the session stays open to deliver the last report.
                 self.close(v1.END_REASON_COMPLETED)
@@ -318,7 +318,7 @@ class RunningTrial:
                 return
             log.warning(
                 "training stops although the server lets %s continue after epoch %d, in which it %s: a fault",
-                *(self.info.name, result.measurement.epoch),
+                *(self.info.trial.name, result.measurement.epoch),
                 "reached the target" if own.target_reached else "ended",
             )
         exchange.decide(own)
@@ -353,7 +353,7 @@ class RunningTrial:
             return
         if self.raises_failure or decision.target_reached:
             self._announced = True
-            announce("%s: %s", self.info.name, decision.message)
+            announce("%s: %s", self.info.trial.name, decision.message)
 
     def warn_of_end(self) -> None:
         """Warns once, if the trainer has ended the trial itself, that a metric is not reported any more."""
@@ -389,9 +389,10 @@ class RunningTrial:
         """Returns why a training ends that seems to be completed, with a warning if the trial is undecided."""
         if reason != v1.END_REASON_COMPLETED or self._over:
             return reason
-        name, epoch = self.info.name, self.sums.epoch
+        name, epoch = self.info.trial.name, self.sums.epoch
         warn = log.warning if self._session is not None else log.debug
         if self._guard.interrupted:
+            self._announced = True
             warn("Ctrl-C has ended %s after epoch %d: it counts as preempted", name, epoch)
             return v1.END_REASON_PREEMPTED
         if epoch:
@@ -412,7 +413,11 @@ class RunningTrial:
         return reason
 
     def close_for_another(self, reason: v1.EndReason.ValueType) -> None:
-        """Ends the trial unless it is decided, with its window: the process goes on with another trial."""
+        """Ends the trial unless it is decided, with its window: the process goes on with another trial.
+
+        The caller logs why.
+        """
+        self._announced = self._announced or reason == v1.END_REASON_PREEMPTED
         self.close(reason)
         if self._windows is not None:
             self._windows.discard()
@@ -428,7 +433,7 @@ class RunningTrial:
                 return shown(client.get_job(self.info.id.job_id).details.advice)
         except JobNotFoundError:
             # That of a fallback trial may not have been registered yet.
-            return "" if self.info.fallback else "the job is no longer on the server"
+            return "" if self.info.trial.fallback else "the job is no longer on the server"
         except WattwiseError:
             return ""
 
@@ -446,15 +451,6 @@ class RunningTrial:
         if self.ended_undecided:
             return "train every epoch of attempt.epochs(), and call on_evaluate(metric) in each"
         return "raise max_tries: the server takes the misses into account"
-
-    def call_at_end(self, action: Callable[[], None]) -> None:
-        """Calls `action` once, as soon as the trial is over or the process ends, before the server is notified.
-
-        Args:
-            action: may be called by a signal handler; must be quick and must not raise. Called at once if the trial is
-                over already.
-        """
-        self._end_actions.add(action)
 
     def claim_outage_warning(self, begun_at: float) -> bool:
         """See `Exchange.claim_outage_warning`; without a session, every caller should warn."""
@@ -482,25 +478,35 @@ class RunningTrial:
         return self._session.exchange, self._windows
 
     def _end_with_process(self, reason: v1.EndReason.ValueType) -> None:
-        """Ends the trial because the process ends, and says so unless it is decided."""
-        self._end(reason)
-        silent = self._decided or self._ranks.rank or not self._launch.repeatable
-        if reason != v1.END_REASON_COMPLETED and not silent:
-            epoch, last = self.sums.epoch, self.info.job.spec.max_epochs
-            announce("%s ended after epoch %d of %d: %s", self.info.name, epoch, last, enum_name(v1.EndReason, reason))
+        self._end(self._actual_reason(reason))
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self.announce_decision()
-        self._end_actions.run()
+        self.end_actions.run()
         regular = reason in (v1.END_REASON_COMPLETED, v1.END_REASON_STOPPED_EARLY)
         if not regular:
             self._ranks.end()
         if self._session is not None:
-            self._session.close(self._actual_reason(reason), _END_SECONDS)
-        elif self._ranks.rank and not (regular or self.info.fallback):
+            self._session.close(reason, _END_SECONDS)
+        elif self._ranks.rank and not (regular or self.info.trial.fallback):
             # Only this rank knows why it failed; rank 0 would give another reason.
             try:
                 with self._launch.client(self.info, _END_SECONDS) as client:
                     client.end_trial(self.info.id, reason)
             except WattwiseError as error:
-                log.warning("rank %d could not end %s: %s", self.info.rank, self.info.name, error)
+                log.warning("rank %d could not end %s: %s", self.info.rank, self.info.trial.name, error)
+        if not (regular or self._decided):
+            self._announce_end(reason)
+
+    def _announce_end(self, reason: v1.EndReason.ValueType) -> None:
+        """Logs that the trial was preempted or has failed, once and on rank 0 alone; not if a driver shows it.
+
+        In a loop over `attempts`, only that it was preempted: of a failure there is a warning or an exception.
+        """
+        shown = self._announced or not (self.raises_failure or reason == v1.END_REASON_PREEMPTED)
+        if not (shown or self._ranks.rank) and self._launch.repeatable:
+            self._announced = True
+            epoch, last = self.sums.epoch, self.info.job.spec.max_epochs
+            announce(
+                "%s ended after epoch %d of %d: %s", self.info.trial.name, epoch, last, enum_name(v1.EndReason, reason)
+            )

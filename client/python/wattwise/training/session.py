@@ -221,7 +221,7 @@ class Session:
             TrialDeletedError: the trial was deleted with its job.
             WattwiseError: the server does not answer.
         """
-        if not self.exchange.journal.record.unasked:
+        if self.exchange.journal.record.base is None:
             return
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)

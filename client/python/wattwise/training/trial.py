@@ -94,19 +94,9 @@ class TrialInfo:
         return self.snapshot.id
 
     @property
-    def name(self) -> str:
-        """The trial in messages."""
-        return trial_name(self.id.job_id, self.id.trial_number)
-
-    @property
     def batch_size(self) -> int:
         """The batch size to train with."""
         return self.snapshot.batch_size
-
-    @property
-    def fallback(self) -> bool:
-        """Whether the server did not choose the batch size; it gets the trial once it is over."""
-        return self.snapshot.id.trial_number == 0
 
     @cached_property
     def trial(self) -> Trial:
