@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -57,15 +56,18 @@ def _export(client: Client, args: argparse.Namespace) -> int:
     if args.json and args.format == "csv":
         complain("wattwise jobs: --json cannot be combined with --format csv")
         return MISUSED
-    number = itertools.count()
     as_json = args.json or args.format == "json"
+    written = 0
     with _output(args.output) as file:
-        # One number for each row that is written.
-        rows = (row for row, _ in zip(_rows(client, args), number, strict=False))
-        _write_json(file, rows) if as_json else _write_csv(file, rows)
+        rows = _rows(client, args)
+        if not as_json:
+            file.write(CSV_HEADING)
+        for row in rows:
+            file.write(json_row(row) if as_json else csv_row(row))
+            written += 1
     if args.output is not None and str(args.output) != "-":
         # On stderr: a pipe behind --output /dev/stdout has rows alone.
-        complain(f"wattwise jobs export: wrote {number_of(next(number), 'trial')} to {args.output}")
+        complain(f"wattwise jobs export: wrote {number_of(written, 'trial')} to {args.output}")
     return 0
 
 
@@ -85,17 +87,6 @@ def _rows(client: Client, args: argparse.Namespace) -> Iterator[JobTrial]:
                     yield JobTrial(job, trial)
 
     return rows()
-
-
-def _write_csv(file: IO[str], rows: Iterable[JobTrial]) -> None:
-    file.write(CSV_HEADING)
-    for row in rows:
-        file.write(csv_row(row))
-
-
-def _write_json(file: IO[str], rows: Iterable[JobTrial]) -> None:
-    for row in rows:
-        file.write(json_row(row))
 
 
 class _Printable:
@@ -126,7 +117,7 @@ def _output(path: Path | None) -> Iterator[Any]:
         yield sys.stdout
         return
     try:
-        with _special(path) if _is_special(path) else _replacing(path) as file:
+        with path.open("w", encoding="utf-8", newline="") if _is_special(path) else _replacing(path) as file:
             yield file
     except OSError as error:
         raise WattwiseError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -138,10 +129,6 @@ def _is_special(path: Path) -> bool:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         return False
-
-
-def _special(path: Path) -> IO[str]:
-    return path.open("w", encoding="utf-8", newline="")
 
 
 @contextmanager

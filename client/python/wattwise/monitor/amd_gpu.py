@@ -44,8 +44,7 @@ class AmdSmiMonitor(GpuMonitor):
     kind = "amdsmi"
 
     def __init__(self, gpu_indices: Sequence[int] | None = None, *, use_counter: bool = True) -> None:
-        gpus = visible_amd_gpus(gpu_indices)
-        super().__init__(gpus, range(len(gpus)) if gpu_indices is None else gpu_indices, use_counter=use_counter)
+        super().__init__(visible_amd_gpus(gpu_indices), gpu_indices, use_counter=use_counter)
 
 
 class AmdGpu:

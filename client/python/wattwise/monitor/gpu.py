@@ -36,8 +36,7 @@ class NvmlMonitor(GpuMonitor):
     kind = "nvml"
 
     def __init__(self, gpu_indices: Sequence[int] | None = None, *, use_counter: bool = True) -> None:
-        gpus = visible_gpus(gpu_indices)
-        super().__init__(gpus, range(len(gpus)) if gpu_indices is None else gpu_indices, use_counter=use_counter)
+        super().__init__(visible_gpus(gpu_indices), gpu_indices, use_counter=use_counter)
 
 
 _OF_A_GPU = Remedy.SELECT_GPUS, Remedy.OTHER_MONITOR

@@ -54,11 +54,13 @@ class GpuMonitor(WindowMonitor):
 
     Args:
         gpus: what to measure.
-        gpu_indices: which of the visible GPUs these are.
+        gpu_indices: which of the visible GPUs these are; None if all.
         use_counter: False ignores counters.
     """
 
-    def __init__(self, gpus: Sequence[MeasuredGpu], gpu_indices: Sequence[int], *, use_counter: bool = True) -> None:
+    def __init__(
+        self, gpus: Sequence[MeasuredGpu], gpu_indices: Sequence[int] | None, *, use_counter: bool = True
+    ) -> None:
         self._measured = list(gpus)
         self._counting = [gpu for gpu in gpus if use_counter and gpu.has_energy_counter]
         self._polled = [gpu for gpu in gpus if gpu not in self._counting]
@@ -68,7 +70,8 @@ class GpuMonitor(WindowMonitor):
         self._most_watts = {gpu.uuid: _most_watts(gpu) for gpu in gpus}
         self._integral = PowerIntegral()
         self._warned_gpus: set[str] = set()
-        super().__init__(gpu_indices=gpu_indices, poll_seconds=POLL_SECONDS if self._polled else None)
+        indices = range(len(gpus)) if gpu_indices is None else gpu_indices
+        super().__init__(indices, POLL_SECONDS if self._polled else None)
         try:
             self._read()  # raises here rather than in the first window
         except MonitorError as error:
