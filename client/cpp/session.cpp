@@ -220,7 +220,7 @@ v1::ImportTrialRequest TrialSession::import_request(v1::EndReason reason) const 
 // Renews the lease until the trial ends: by a stream, on which the server can push a stop, or by unary calls while there
 // is no stream.
 void TrialSession::keep_alive() {
-  // How many streams in a row broke soon, which streams through some proxies always do.
+  // How many streams in a row broke soon, as all streams do through some proxies.
   int broken = 0;
   std::unique_lock lock(mutex_);
   while (!ended_ && !decision_ && state_.link != Link::kDetached) {
@@ -311,12 +311,12 @@ std::optional<v1::Decision> TrialSession::deliver(const v1::TrainingResult& resu
   try {
     const v1::Decision decision = client_.report_result(result, kTimeout);
     apply(decision);
-    settle(result, std::nullopt);
+    keep_undelivered(result, std::nullopt);
     return decision;
   } catch (const Error& error) {
     if (stop_if_deleted(error)) return decision();
     if (forget_if_unknown(error)) return std::nullopt;
-    settle(result, error.server_away() ? std::optional<Error>(error) : std::nullopt);
+    keep_undelivered(result, error.server_away() ? std::optional<Error>(error) : std::nullopt);
     throw;
   }
 }
@@ -361,8 +361,8 @@ void TrialSession::keep(const v1::TrainingResult& result) {
   if (result.has_monitor()) monitor_ = result.monitor();
 }
 
-// Keeps a report that could not be delivered, unless a newer one is kept.
-void TrialSession::settle(const v1::TrainingResult& result, const std::optional<Error>& outage) {
+// Keeps a report during an outage, unless a newer one is kept; drops the kept one if there is none.
+void TrialSession::keep_undelivered(const v1::TrainingResult& result, const std::optional<Error>& outage) {
   {
     const std::lock_guard lock(mutex_);
     if (outage) state_ = state_.after(Event::kUnreachable);

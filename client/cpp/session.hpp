@@ -73,7 +73,7 @@ class TrialSession {
   void apply(const v1::Decision& decision);
   void note(Event event);
   TrialState state() const;
-  void settle(const v1::TrainingResult& result, const std::optional<Error>& outage);
+  void keep_undelivered(const v1::TrainingResult& result, const std::optional<Error>& outage);
   std::optional<v1::TrainingResult> undelivered() const;
 
   Client& client_;

@@ -288,7 +288,7 @@ func (s *TrialSession) ImportRequest(reason v1.EndReason) *v1.ImportTrialRequest
 // while there is no stream.
 func (s *TrialSession) keepAlive(ctx context.Context) {
 	defer close(s.done)
-	// How many streams in a row broke soon, which streams through some proxies always do.
+	// How many streams in a row broke soon, as all streams do through some proxies.
 	broken := 0
 	for ctx.Err() == nil && !s.isAlone() {
 		start := time.Now()

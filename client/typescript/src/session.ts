@@ -113,7 +113,7 @@ export class TrialSession {
   #queue: Promise<unknown> = Promise.resolve();
   #streamless = false;
   #reopening: NodeJS.Timeout | undefined;
-  /** Whether the stream before broke soon, as each does through some proxies. */
+  /** Whether the previous stream broke soon, as all streams do through some proxies. */
   #brokeSoon = false;
   #heartbeatRuns = false;
   #state: TrialState = { link: Link.Tracked, progress: Progress.Running };
