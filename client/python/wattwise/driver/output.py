@@ -21,6 +21,7 @@ from wattwise.presentation.quantities import (
     joules,
     marked,
 )
+from wattwise.presentation.sentences import number_of
 from wattwise.presentation.states import trial_result
 from wattwise.presentation.terminal import Column, Mark, computed_marks, estimate_marks, fit, live_console, numbers
 from wattwise.streams import printable
@@ -214,11 +215,11 @@ def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterato
     """
     mark = estimate_mark(*(record.monitor for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
-    yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
+    yield f"{number_of(recurrences, 'recurrence')} reached the target, in {number_of(len(records), 'trial')}:"
     table = fit(_SUMMARY, [("all trials", *_sums(records, mark))])
     yield from (f"  {line}" for line in table.lines())
     if unknown := sum(record.cost is None for record in records):
-        yield f"Not included: {_counted(unknown, 'trial')} of unknown time and energy."
+        yield f"Not included: {number_of(unknown, 'trial')} of unknown time and energy."
     if mark:
         yield f"{mark} marks {ESTIMATE_NOTE}."
     yield f"Compared with the default batch size: {claim}"
@@ -243,7 +244,3 @@ def _sums(records: Sequence[TrialRecord], mark: str) -> tuple[str, str, str]:
         duration(sum(record.time_seconds or 0.0 for record in records)),
         text(sum(record.cost or 0.0 for record in records)),
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -144,11 +144,7 @@ class Pages:
 
 def about_job(job_id: str) -> Callable[[Any], None]:
     """Returns a check that an answer has the job of this id."""
-
-    def check(answer: Any) -> None:
-        _check_id(answer.job.spec.job_id, job_id)
-
-    return check
+    return lambda answer: _check_id(answer.job.spec.job_id, job_id)
 
 
 def check_registered(job: v1.Job, sent: v1.JobSpec) -> None:
