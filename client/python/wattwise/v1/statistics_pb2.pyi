@@ -427,8 +427,8 @@ class SavingsEstimate(_message.Message):
     lost_share: _builtins.float
     """`lost` as a share of what the default would have taken. Unset: there is no claim, or the figures are those of several jobs."""
     cautious_baseline: _builtins.float
-    """What `saved` counts for a delivery: `default_mean` less its standard error. Unset: there is no claim, or the figures are
-    those of several jobs.
+    """What `saved` counts for a delivery: the geometric mean of what deliveries of the default batch size took, lowered by its
+    standard error. Unset: there is no claim, or the figures are those of several jobs.
     """
     least_baseline: _builtins.float
     """What `at_least` counts for a delivery: the least that one takes with the default batch size. Unset: there is no claim, or
@@ -554,7 +554,7 @@ class Savings(_message.Message):
     are those of several jobs.
     """
     num_in_use_trials: _builtins.int
-    """Number of its deliveries among the compared trials. 0: none, or the figures are those of several jobs."""
+    """Number of deliveries of `batch_size_in_use` among the compared trials. 0: none, or the figures are those of several jobs."""
     min_baseline_trials: _builtins.int
     """Number of the default batch size's deliveries below which nothing is claimed. Always set."""
     num_exploring_launches: _builtins.int
@@ -585,7 +585,7 @@ class Savings(_message.Message):
 
     @_builtins.property
     def newest_baseline_time(self) -> _timestamp_pb2.Timestamp:
-        """When the newest of them ended. Unset: there is none, or the figures are those of several jobs."""
+        """When the newest of these deliveries ended. Unset: there is none, or the figures are those of several jobs."""
 
     def __init__(
         self,
@@ -638,7 +638,8 @@ class SavingsProof(_message.Message):
     """Launches with the batch size in use; see `state`. 0: none."""
     price: _builtins.float
     """What the launches with the default take beyond as many launches with the batch size in use, in joules of cost or in the
-    currency, as `main_quantity` says. Negative: they take less. Unset: one of both is unknown, or `num_baselines` is 0.
+    currency, as `main_quantity` says. Negative: they take less. Unset: what a model takes with one of both batch sizes is
+    unknown, or `num_baselines` is 0.
     """
     def __init__(
         self,
@@ -688,7 +689,7 @@ class JobSummary(_message.Message):
 
     @_builtins.property
     def savings(self) -> Global___Savings:
-        """What they saved, or those of them that are compared. Always set."""
+        """What the trials saved, or those of them that are compared. Always set."""
 
     def __init__(
         self,
@@ -802,7 +803,7 @@ class SavingsPoint(_message.Message):
     trial_number: _builtins.int
     """Number of the trial. Always set."""
     num_deliveries: _builtins.int
-    """Number of the deliveries among it and the earlier ones."""
+    """Number of deliveries among the trials up to this one."""
     cost_per_delivery: _builtins.float
     """What these trials cost by their deliveries, failed ones included, in joules. Unset: there is no delivery."""
     saved_cost: _builtins.float
@@ -1008,11 +1009,11 @@ class JobStatistics(_message.Message):
 
     @_builtins.property
     def spent(self) -> Global___Usage:
-        """What all of them took, without history from before the registration. Always set."""
+        """What the trials took, without history from before the registration. Always set."""
 
     @_builtins.property
     def savings(self) -> Global___Savings:
-        """What they saved, or those of them that are compared. Always set."""
+        """What the trials saved, or those of them that are compared. Always set."""
 
     @_builtins.property
     def excluded_trials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -394,8 +394,8 @@ export interface SavingsEstimate {
     | number
     | undefined;
   /**
-   * What `saved` counts for a delivery: `default_mean` less its standard error. Unset: there is no claim, or the figures are
-   * those of several jobs.
+   * What `saved` counts for a delivery: the geometric mean of what deliveries of the default batch size took, lowered by its
+   * standard error. Unset: there is no claim, or the figures are those of several jobs.
    */
   cautiousBaseline?:
     | number
@@ -450,7 +450,7 @@ export interface Savings {
    * are those of several jobs.
    */
   numBaselineTrials: number;
-  /** When the newest of them ended. Unset: there is none, or the figures are those of several jobs. */
+  /** When the newest of these deliveries ended. Unset: there is none, or the figures are those of several jobs. */
   newestBaselineTime:
     | Date
     | undefined;
@@ -468,7 +468,7 @@ export interface Savings {
   batchSizeInUse?:
     | number
     | undefined;
-  /** Number of its deliveries among the compared trials. 0: none, or the figures are those of several jobs. */
+  /** Number of deliveries of `batch_size_in_use` among the compared trials. 0: none, or the figures are those of several jobs. */
   numInUseTrials: number;
   /** Number of the default batch size's deliveries below which nothing is claimed. Always set. */
   minBaselineTrials: number;
@@ -488,7 +488,8 @@ export interface SavingsProof {
   numLaunches: number;
   /**
    * What the launches with the default take beyond as many launches with the batch size in use, in joules of cost or in the
-   * currency, as `main_quantity` says. Negative: they take less. Unset: one of both is unknown, or `num_baselines` is 0.
+   * currency, as `main_quantity` says. Negative: they take less. Unset: what a model takes with one of both batch sizes is
+   * unknown, or `num_baselines` is 0.
    */
   price?: number | undefined;
 }
@@ -507,7 +508,7 @@ export interface JobSummary {
   spent:
     | Usage
     | undefined;
-  /** What they saved, or those of them that are compared. Always set. */
+  /** What the trials saved, or those of them that are compared. Always set. */
   savings:
     | Savings
     | undefined;
@@ -558,7 +559,7 @@ export interface TrialBucket {
 export interface SavingsPoint {
   /** Number of the trial. Always set. */
   trialNumber: number;
-  /** Number of the deliveries among it and the earlier ones. */
+  /** Number of deliveries among the trials up to this one. */
   numDeliveries: number;
   /** What these trials cost by their deliveries, failed ones included, in joules. Unset: there is no delivery. */
   costPerDelivery?:
@@ -636,11 +637,11 @@ export interface MonthStatistics {
 export interface JobStatistics {
   /** By ascending batch size. Empty: no trial. */
   trials: TrialStatistics[];
-  /** What all of them took, without history from before the registration. Always set. */
+  /** What the trials took, without history from before the registration. Always set. */
   spent:
     | Usage
     | undefined;
-  /** What they saved, or those of them that are compared. Always set. */
+  /** What the trials saved, or those of them that are compared. Always set. */
   savings:
     | Savings
     | undefined;
