@@ -1,4 +1,4 @@
-"""Times as texts of the page, and states as badges."""
+"""Times and states as the page shows them."""
 
 from __future__ import annotations
 

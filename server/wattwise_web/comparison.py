@@ -1,4 +1,4 @@
-"""Two jobs beside each other."""
+"""The key figures of two jobs, and why their costs cannot be compared."""
 
 from __future__ import annotations
 

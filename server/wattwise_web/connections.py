@@ -1,4 +1,4 @@
-"""Accepts the page's connections: how many, and how long each may take."""
+"""The connections of the page: how many there may be, and how long each may take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUEST_SECONDS = 10.0
 """The longest time from the connection, or the first byte of a further request, to its last byte, TLS included."""
 
 _TAKING_SECONDS = 60.0
-"""The longest time in which a browser may take nothing of an answer."""
+"""The longest time in which a browser may read nothing of an answer."""
 
 _MOST_CONNECTIONS = 4_000
 _RESERVED_FILES = 64
@@ -52,7 +52,7 @@ class Protocol(H11Protocol):
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Ends the deadline of a request that is complete, and starts that of one whose head came with the last one."""
+        """Ends the deadline of a complete request; starts that of a request whose head came with the previous one."""
         super().handle_events()
         state = self.conn.their_state
         if self._deadline is None and state is h11.SEND_BODY:
@@ -70,12 +70,12 @@ class Protocol(H11Protocol):
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Starts the deadline for taking something of the answer."""
+        """Starts the deadline for reading a part of the answer."""
         super().pause_writing()
         self._taking = self.loop.call_later(_TAKING_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Ends it."""
+        """Ends that deadline."""
         super().resume_writing()
         if self._taking is not None:
             self._taking.cancel()
@@ -91,11 +91,11 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Accepts only as many connections as it can serve; further ones wait until others end.
+    """A server that accepts only as many connections as it can serve; further ones wait until others end.
 
     Args:
-        config: of uvicorn.
-        most: how many connections there may be.
+        config: the configuration of uvicorn.
+        most: the most connections at a time.
     """
 
     _accepting: asyncio.Task[None]
@@ -117,7 +117,7 @@ class Server(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accepts no more, and ends the connections."""
+        """Accepts no further connections, and ends those that are open."""
         self._accepting.cancel()
         await asyncio.wait({self._accepting})
         await super().shutdown(sockets)

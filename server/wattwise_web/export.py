@@ -1,4 +1,4 @@
-"""One job's page as one HTML file, with its style, its charts and what draws them."""
+"""The page of a job as one HTML file, with its style, its charts and the scripts that draw them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCRIPTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-interp
 
 
 async def export(settings: Settings, job_id: str, file: Path) -> int:
-    """Writes the file.
+    """Writes the page of a job into a file.
 
     Args:
         settings: the server, and the credentials with the token.
@@ -66,5 +66,5 @@ async def export(settings: Settings, job_id: str, file: Path) -> int:
 
 
 def _script(file: Path) -> Markup:
-    """Returns a script's text, which cannot close its own element."""
+    """Returns the text of a script, changed so that it cannot close its own element."""
     return Markup(file.read_text(encoding="utf-8").replace("</script", "<\\/script"))  # noqa: S704 - our own file

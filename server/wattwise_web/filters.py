@@ -1,4 +1,4 @@
-"""Which jobs, trials and events a page or a file has, as its address says it."""
+"""The filters of jobs, trials and events in the address of a page or a file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ORDERS = {
 }
 _RUNNING = "running"
 RESULT_WORDS = {"": "all", _RUNNING: _RUNNING, **{name: name.replace("-", " ") for name in END_REASONS}}
-"""The words for each result in an address: the end reasons, as options of commands name them."""
+"""The words for each result in an address: "running" and the end reasons, as options of commands name them."""
 
 
 class JobFilter(NamedTuple):
-    """Which jobs are listed, and in which order, as the address of a page says it."""
+    """The filter and the order of a list of jobs, from the address of a page."""
 
     text: str
     """A part of their ids; empty for all."""
@@ -41,7 +41,7 @@ class JobFilter(NamedTuple):
 
     @classmethod
     def of(cls, wanted: Mapping[str, str]) -> JobFilter:
-        """Returns the filter of an address and ignores what an address may not have."""
+        """Returns the filter of an address; invalid values are ignored."""
         state, order = wanted.get("state", ""), wanted.get("order", "")
         return cls(
             wanted.get("q", "")[:MAX_ID_LENGTH],
@@ -69,14 +69,14 @@ class JobFilter(NamedTuple):
 
 
 class EventFilter(NamedTuple):
-    """Which events are listed: those of a job or of all, and of a kind or of all."""
+    """The filter of a list of events: a job or all jobs, and a kind or all kinds."""
 
     job_id: str
     kind: str
 
     @classmethod
     def of(cls, wanted: Mapping[str, str]) -> EventFilter:
-        """Returns the filter of an address and ignores unknown kinds."""
+        """Returns the filter of an address; an unknown kind is ignored."""
         kind = wanted.get("kind", "")
         known = kind in v1.EventKind.keys() and v1.EventKind.Value(kind)  # noqa: SIM118
         return cls(wanted.get("job", ""), kind if known else "")
@@ -98,7 +98,7 @@ class EventFilter(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialFilter:
-    """Which trials of a job are listed, as the address of a page or a file says it.
+    """The filter of a list of trials of a job, from the address of a page or a file.
 
     Attributes:
         result: how they ended, by the names of `RESULT_WORDS`; empty for all.
@@ -114,7 +114,7 @@ class TrialFilter:
 
     @classmethod
     def of(cls, job: v1.Job, wanted: Mapping[str, str]) -> TrialFilter:
-        """Returns the filter of an address and ignores what an address may not have."""
+        """Returns the filter of an address; invalid values are ignored."""
         result, size = wanted.get("result", ""), whole(wanted.get("batch", ""))
         return cls(
             result if result in RESULT_WORDS else "",
@@ -147,7 +147,7 @@ class TrialFilter:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a call that lists them; in ascending order its reader has to end at `start`."""
+        """The arguments of a call that lists the trials; in ascending order the caller ends the list at `start`."""
         return {
             "end_reasons": [END_REASONS[self.result]] if self.result in END_REASONS else [],
             "statuses": [v1.TRIAL_STATUS_RUNNING] if self.result == _RUNNING else [],

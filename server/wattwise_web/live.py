@@ -33,7 +33,7 @@ _PAUSES = (1.0, 2.0, 5.0)
 
 
 class Stream:
-    """What a browser is told next: one event, since what has changed is read with the page."""
+    """The next event for a browser; a single one, because the page reads what has changed."""
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
@@ -43,7 +43,7 @@ class Stream:
         self._over = False
 
     def say(self, event: str, job_ids: Collection[str] | None = None) -> None:
-        """Says it, together with what has not been sent yet."""
+        """Adds an event, which includes the event that was not sent yet."""
         both = None if job_ids is None or (self._event and self._job_ids is None) else self._named(job_ids)
         self._event, self._job_ids = event, both
         self._wake.set()
@@ -53,7 +53,7 @@ class Stream:
         return both if len(both) <= _MOST_NAMED else None
 
     def end(self, event: str | None = None) -> None:
-        """Ends the stream, after an event."""
+        """Ends the stream after a last event."""
         self._event, self._over = event, True
         self._wake.set()
 
@@ -142,7 +142,7 @@ class Streams:
         Args:
             reader: the pages of the server.
             visitor: who reads.
-            session_id: of the visitor; empty without one.
+            session_id: the id of the visitor's session; empty without one.
         """
         token = visitor.token
         if not self._has_room(session_id, token):
@@ -164,7 +164,7 @@ class Streams:
         return sessions.total() < LARGEST_TOKEN and sessions[session_id] < LARGEST_SESSION
 
     async def close(self, stream: Stream) -> None:
-        """Makes room for another stream."""
+        """Closes a stream, which makes room for another one."""
         _, token, watch = self._owners.pop(stream)
         watch.streams.discard(stream)
         if not watch.streams and self._watches.get(token) is watch:
@@ -172,24 +172,24 @@ class Streams:
             await watch.stop()
 
     def end(self) -> None:
-        """Ends all of them."""
+        """Ends all streams."""
         for stream in self._owners:
             stream.end()
 
     def end_session(self, session_id: str) -> None:
-        """Ends those of a session."""
+        """Ends the streams of a session."""
         for stream, (session, *_) in self._owners.items():
             if session == session_id:
                 stream.end("login")
 
 
 class Pace:
-    """How soon pages ask again: at most once a second each, and all together a fortieth of the time.
+    """The pace at which pages ask again: each at most once a second, and all together a fortieth of the time.
 
     The server has trainers to answer.
 
     Args:
-        clock: seconds that only grow.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -205,7 +205,7 @@ class Pace:
 
 
 async def changes(stream: Stream, is_open: Callable[[], bool]) -> AsyncIterator[str]:
-    """Events until the browser leaves, the session ends or the page stops.
+    """Yields events until the browser leaves, the session ends or the page stops.
 
     `change` has the ids of the jobs that have changed as JSON, and no data if any may have; `away` says that the server
     does not answer, and `login` that the session has ended.

@@ -1,4 +1,4 @@
-"""The log of the page, which visitors without a login cannot flood."""
+"""The log of the page, which is limited so that visitors without a login cannot flood it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Kind:
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes five records of a kind a minute, and the number of the others when the minute is over.
+    """A handler that writes five records of a kind per minute, and the number of the others after the minute.
 
     Records of one kind come from the same line of code.
 
     Args:
         stream: where they are written.
-        clock: seconds that only grow.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""The pages: each is made by a function from the server's answers and the parameters of its address."""
+"""The pages, each composed by a function from the server's answers and the parameters of the address."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from wattwise_web.sections import (
 Parameters = Mapping[str, str]
 
 _ROOM = 1.1
-"""Above the highest mark of two charts with the same axis."""
+"""The end of the axis that two charts share, relative to the highest mark."""
 
 
 class JobAnswers(NamedTuple):
-    """What the server says of a job."""
+    """The server's answers about a job."""
 
     known: v1.GetJobResponse
     figures: charts.History
@@ -183,7 +183,7 @@ def trials(info: v1.GetServerInfoResponse, job: v1.Job, listed: v1.ListTrialsRes
 
 
 def candidates(info: v1.GetServerInfoResponse, job: v1.Job, text: str, listed: v1.ListJobsResponse) -> Page:
-    """Returns the page that offers jobs to compare a job with, those whose ids have a text."""
+    """Returns the page that lists jobs to compare a job with, whose ids contain a text."""
     first, prefix = job.spec.job_id, job.spec.job_id_prefix
     ids = [row.job.spec.job_id for row in listed.jobs if row.job.spec.job_id != first]
     # The jobs of its name come first, which are probably about the same model.

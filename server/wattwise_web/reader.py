@@ -1,4 +1,4 @@
-"""What a page needs of the server: the calls of each page, all at once. `pages` composes the pages of the answers."""
+"""The calls behind each page, which run concurrently. `pages` composes the pages from the answers."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from wattwise_web.sections import Page
 
 _NEWEST_TRIALS = 10
 _NEWEST_EVENTS = 8
-"""What the page of a job shows of its lists; their own pages have all."""
+"""The rows of its lists that the page of a job shows; other pages have all rows."""
 _SINGLE_TRIALS = 1000
-"""Up to so many trials, charts show each one."""
+"""The most trials of which charts show each one."""
 _RANGES = 250
-"""A chart of more trials has one mark for each batch size in a range of trials."""
+"""The ranges in a chart of more trials, which has one mark for each batch size in a range."""
 _MARKS = 600
-"""A chart of ranges with more marks gets fewer ranges."""
+"""The most marks in a chart of ranges; otherwise it gets fewer ranges."""
 _CURVES = 8
-"""Trials whose epochs are drawn; each takes some calls, and those that have ended are kept."""
+"""The most trials whose epochs are drawn; each takes some calls, and ended trials are kept."""
 _KEPT_CURVES = 100
 _INFO_SECONDS = 30.0
 _SECONDS = 15.0
-"""The time for a call."""
+"""The timeout of a call."""
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who reads: the token, if there is one."""
+    """A visitor of the page, with a token or without one."""
 
     token: str | None = field(repr=False)
 
@@ -57,8 +57,8 @@ class Reader:
     """The pages of one server.
 
     Args:
-        address: of the server, or of several.
-        credentials: how the server is reached.
+        address: the address of the server, or of several servers.
+        credentials: the credentials for the server.
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
@@ -133,7 +133,7 @@ class Reader:
         """Returns the epochs of running trials, and of the newest ended trial of each batch size."""
         newest = {bucket.batch_size: bucket for bucket in buckets if not bucket.excluded and bucket.newest_trial}
         ended = sorted(newest.values(), key=lambda bucket: -bucket.newest_trial)
-        # Each of both kinds has some of them, whatever the number of the other.
+        # Both kinds get some of the curves, however many trials of the other kind there are.
         shown = list(running)[: max(_CURVES - len(ended), _CURVES // 2)]
         reads = [self._curve(visitor, job, trial.id.trial_number, trial.batch_size, running=True) for trial in shown]
         reads += [self._ended_curve(visitor, job, bucket) for bucket in ended[: _CURVES - len(shown)]]
@@ -252,7 +252,7 @@ class Reader:
         return pages.glossary(await self.info(visitor), self._terms)
 
     async def filtered(self, visitor: Visitor, wanted: Parameters) -> AsyncIterator[JobTrial]:
-        """Returns the trials of a job by number, for a file; the first ones are read at once.
+        """Returns the trials of a job by number, for a file. The first page is read before this returns.
 
         Raises:
             InvalidRequestError: the address has an unknown filter.

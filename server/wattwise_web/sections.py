@@ -89,7 +89,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Warnings:
-    """What looks wrong."""
+    """Warnings about a job or a trial."""
 
     facts: Sequence[Fact]
 
@@ -124,7 +124,7 @@ class NextLaunch:
 
 @dataclass(frozen=True)
 class SetByPeople:
-    """What people have set."""
+    """The settings that people have made."""
 
     facts: Sequence[Fact]
 
@@ -240,7 +240,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class FirstSteps:
-    """What to do for the first job to appear."""
+    """The steps until the first job appears."""
 
     server: str
     needs_token: bool
@@ -338,7 +338,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class EventSearch:
-    """The kinds of events to choose, of a job or of all jobs."""
+    """The kinds of events to choose from, for one job or for all jobs."""
 
     shown: EventFilter
     kinds: Sequence[tuple[str, str]]

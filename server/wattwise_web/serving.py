@@ -19,12 +19,12 @@ from wattwise_web.settings import Exposure, Settings
 
 
 class _Server(Server):
-    """Ends the live streams first, for which uvicorn would wait."""
+    """A server that ends the live streams first, because uvicorn would wait for them."""
 
     page: Application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops."""
+        """Ends the streams, then the server."""
         self.page.streams.end()
         await super().shutdown(sockets)
 

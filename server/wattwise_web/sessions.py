@@ -1,4 +1,4 @@
-"""Who is logged in: tokens by a random id, which is all that the browser holds."""
+"""The logins: tokens by random ids. The browser holds only its id."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Session:
     """A visitor's login.
 
     Attributes:
-        token: the Wattwise token, in this process's memory alone.
-        used_at: when it was used last, by the clock of `Sessions`.
+        token: the Wattwise token, which is kept only in the memory of this process.
+        used_at: the time of the last use, by the clock of `Sessions`.
     """
 
     token: str
@@ -41,14 +41,14 @@ class Session:
 
 
 class Sessions:
-    """Sessions of this process. They end with a logout, after twelve idle hours, or when the process ends.
+    """The sessions of this process. They end with a logout, after twelve idle hours, or when the process ends.
 
     The browser gets a random id rather than the encrypted token: a stolen cookie is useless once its session has ended,
     a logout takes effect at once, and there is no key to keep.
 
     Args:
         ended: called with the token of each session that ends.
-        clock: seconds that only grow.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, ended: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:

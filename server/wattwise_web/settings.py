@@ -61,7 +61,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What follows from where the page listens.
+    """Who can reach the page, and how.
 
     Attributes:
         hosts: the values of the Host header that are accepted, in lower case.

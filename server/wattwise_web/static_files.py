@@ -18,7 +18,7 @@ _SMALLEST_COMPRESSED = 500
 
 
 class _File:
-    """A file, as it is and compressed."""
+    """A file, uncompressed and compressed."""
 
     def __init__(self, path: Path) -> None:
         self.plain = path.read_bytes()

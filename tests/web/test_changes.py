@@ -74,7 +74,7 @@ def test_a_claim_says_from_which_trial_it_compares(browser: httpx.Client, change
     shown = text_of(job_page(browser, changed.job_id))
     assert re.search(rf"Saved at least [\d.]+ EUR in {number + 66} deliveries {since}, ", shown)
     assert f"Spent {36 + number + 66} deliveries for " in shown
-    assert f"Counted from trial {change.since_trial} on, since when the job behaves in another way." in shown
+    assert f"Only trials from {change.since_trial} on are counted, because the job's behaviour changed there." in shown
     jobs = browser.get("/", params={"q": changed.job_id}).text
     (row,) = re.findall(f'<tr id="j-{changed.job_id}">(.*?)</tr>', jobs, re.DOTALL)
     assert f'<span class="note">{since}</span>' in row

@@ -33,13 +33,13 @@ from wattwise_web.charts.marks import (
 )
 
 _FAR = 10
-"""A batch size whose expected cost is that many times the least one need not fit into the chart."""
+"""A batch size may lie outside the chart if its expected cost is more than this many times the lowest one."""
 _LONG = 2
-"""An interval may be so many times as high as the highest expected cost that fits."""
+"""The end of an interval is at most this many times the highest expected cost in the chart."""
 _LABELS, _NARROW = 3, 12
-"""So many batch sizes have their chance above them, the most likely ones; of more batch sizes only one."""
+"""The chart shows the chances of the `_LABELS` likeliest batch sizes, or of one among more than `_NARROW`."""
 _TEXTS = 5
-"""The most batch sizes with the energy of an epoch above them."""
+"""The most batch sizes in a chart that shows the energy of an epoch above each."""
 _HEADROOM = 1.18
 """The end of the axis relative to the highest interval, with room for the chances."""
 
@@ -51,7 +51,7 @@ def expected_costs(
     statistics: v1.JobStatistics,
     factors: v1.Factors,
 ) -> Chart | None:
-    """Returns what a model is expected to cost with each batch size, and which is next.
+    """Returns the expected cost of a model with each batch size, and the chance that the next launch gets it.
 
     Args:
         job: the job.

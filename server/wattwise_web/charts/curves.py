@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.presentation.quantities import energy_of, joules, metric
+from wattwise.presentation.quantities import energy, energy_of, metric
 from wattwise.presentation.states import direction
 
 from wattwise_web.amounts import UNKNOWN
@@ -91,7 +91,7 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
             str(curve.batch_size),
             str(each.epoch),
             metric(each.metric),
-            UNKNOWN if (energy := energy_of(each)) is None else joules(energy),
+            UNKNOWN if (used := energy_of(each)) is None else energy(used),
         )
         for curve in shown
         for each in reversed(curve.measurements)
@@ -120,11 +120,11 @@ def curves(spec: v1.JobSpec, found: Sequence[Curve], *, of_job: bool = True) -> 
         batch_palette(spec.batch_sizes, {curve.batch_size for curve in found} if of_job else ()),
     )
     target = f"the dashed line is the target: {direction(spec)} {spec.target.value:g}."
-    which = "of the newest ended trial of each batch size, and thicker of running trials"
+    which = "of the newest ended trial of each batch size, and of running trials, which have thicker lines"
     return replace(
         chart,
         drawing=drawing,
-        caption=f"The metric by epoch, {which}; {target}" if of_job else f"{target[0].upper()}{target[1:]}",
+        caption=f"The metric by epoch {which}; {target}" if of_job else f"{target[0].upper()}{target[1:]}",
     )
 
 

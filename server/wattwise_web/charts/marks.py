@@ -1,6 +1,6 @@
 """The parts of a chart: marks in the units of its axes, and a table of the same data.
 
-Each chart is a function from data to a `Chart`. How marks are drawn is known to `vega` alone.
+Each chart is a function from data to a `Chart`. Only `vega` knows how marks are drawn.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Point(NamedTuple):
     date: int | None = None
     """Seconds since 1970; None if they are unknown."""
     line: int | None = None
-    """Tells several lines of a series apart."""
+    """A number that tells several lines of a series apart."""
     texts: Sequence[str] = ()
     """The texts of its tooltip that do not follow from its position; the only text of a label."""
     target: str = ""
-    """The end of the address that it leads to; empty if that is `x`."""
+    """The end of the address to which it leads; empty if that end is `x`."""
 
 
 class Source(Enum):
@@ -308,7 +308,7 @@ def amount_axis(
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """Returns about so many of the items at most, the last one among them."""
+    """Returns about `most` of the items, or all if there are fewer; the last one is always among them."""
     step = max(1, -(-len(items) // most))
     return [*items[:-1:step], *items[-1:]]
 

@@ -39,9 +39,9 @@ from wattwise_web.charts.marks import (
 )
 
 _EXPLAINED = 100
-"""So many of the newest trials say in their tooltips why their batch size was chosen."""
+"""The number of newest trials whose tooltips say why their batch size was chosen."""
 _LINE = 250
-"""Points of a line."""
+"""The most points of a line."""
 
 
 class History(NamedTuple):
@@ -69,9 +69,9 @@ def cost_by_trial(
         job: the job.
         details: what it knows, with the changes that it has detected.
         history: its trials.
-        bound: the cost at which its newest trial is stopped, if it is.
-        name: of the chart's element.
-        title: its heading.
+        bound: the cost at which its newest trial is stopped; None without a bound.
+        name: the name of the chart's element.
+        title: the heading.
         sizes: the batch sizes that have colors; by default those of the job.
         top: where the vertical axis ends, so that two charts can be compared.
     """
@@ -212,7 +212,9 @@ _LEGEND = {
 
 def _caption(details: v1.JobDetails, looks: set[Look], *, single: bool) -> str:
     """Returns what the marks mean."""
-    each = "Each mark is a trial" if single else "Each mark is the median of a range of trials, its line their range"
+    each = (
+        "Each mark is a trial" if single else "Each mark is the median of a range of trials, and its line their range"
+    )
     meanings = "; ".join(text for look, text in _LEGEND.items() if look in looks)
     return f"{each}; {meanings}." + "".join(f" A vertical line: {change.message}." for change in details.changes)
 
@@ -251,13 +253,14 @@ def saved_so_far(job: v1.Job, history: History) -> Chart | None:
         Dots(points, tips, page("trial", job=job.spec.job_id, number=""), size=120),
     ]
     caption = (
-        "Solid: saved at least; dashed: the estimate; both are cautious, by what is known of the default today. Below "
-        "zero: not yet. A loss is computed by what a model takes with the default, and is smaller than these lines say."
+        "The solid line is what was saved at least, the dashed line is the estimate. Both are cautious and follow from "
+        "what is known of the default today. Below zero, nothing is saved yet. A loss is computed from what a model "
+        "takes with the default, so it is smaller than these lines show."
     )
     if is_clipped:
         caption += " The solid line goes on below the chart; the table has all its values."
     if since := statistics.savings.compared_from_trial:
-        caption += f" Counted from trial {since} on, since when the job behaves in another way."
+        caption += f" Only trials from {since} on are counted, because the job's behaviour changed there."
     if statistics.HasField("break_even_trial"):
         trial = statistics.break_even_trial
         marks.append(Rule("x", trial, (2, 3), date=dates(trial)))

@@ -16,6 +16,7 @@ from wattwise.presentation.quantities import (
     age,
     carbon,
     duration,
+    energy,
     exact_moment,
     joules,
     marked,
@@ -150,7 +151,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         numbers("missed", lambda row: row.num_missed, priority=7),
         numbers("undecided", lambda row: row.num_undecided, priority=8),
         numbers("mean cost", mean("cost"), marked(joules, mark), priority=1),
-        numbers("mean energy", mean("energy_joules"), marked(joules, mark), priority=4),
+        numbers("mean energy", mean("energy_joules"), marked(energy, mark), priority=4),
         numbers("mean time", mean("time_seconds"), duration, priority=2),
     ]
     if has_prices(factors):

@@ -17,6 +17,7 @@ from wattwise.commands.tables import print_job
 from wattwise.presentation.facts import trial_facts, trial_reasons, trial_warnings
 from wattwise.presentation.quantities import (
     duration,
+    energy,
     energy_of,
     joules,
     metric,
@@ -137,7 +138,7 @@ EPOCH_COLUMNS: Sequence[Column[v1.Measurement]] = (
     numbers("epoch", lambda epoch: epoch.epoch),
     numbers("metric", lambda epoch: epoch.metric, metric, priority=1),
     numbers("time so far", lambda epoch: epoch.time_seconds, duration, priority=2),
-    numbers("energy so far", energy_of, joules, priority=3),
+    numbers("energy so far", energy_of, energy, priority=3),
     times("reported", lambda epoch: optional(epoch, "report_time"), priority=4),
 )
 """The columns of the epochs of a trial; sums since its start."""

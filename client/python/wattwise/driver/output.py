@@ -17,6 +17,7 @@ from wattwise.presentation.quantities import (
     COMPUTED_MARK,
     ESTIMATE_NOTE,
     duration,
+    energy,
     estimate_mark,
     joules,
     marked,
@@ -42,7 +43,7 @@ _TABLE: Sequence[Column[TrialRecord]] = (
     Column("result", lambda record: trial_result(record.end_reason, reached=record.reached), priority=1),
     numbers("epochs", lambda record: record.epochs, priority=4),
     Column("time", lambda record: _known(record.time_seconds, duration), right=True, priority=3),
-    Column("energy", lambda record: _known(record.energy_joules, joules), right=True, priority=5),
+    Column("energy", lambda record: _known(record.energy_joules, energy), right=True, priority=5),
     Column("cost", lambda record: _known(record.cost, joules), right=True, priority=2),
 )
 _MARKS: Sequence[Mark[TrialRecord]] = (
@@ -179,7 +180,7 @@ class Board:
 
 def _line(record: TrialRecord) -> str:
     """An ended launch as a line of a log."""
-    text = marked(joules, estimate_mark(record.monitor))
+    mark = estimate_mark(record.monitor)
     computed = "" if record.computed_time_seconds is None else COMPUTED_MARK
     parts = (
         f"recurrence {record.recurrence}",
@@ -188,8 +189,8 @@ def _line(record: TrialRecord) -> str:
         f"batch size {record.batch_size}",
         f"epochs {record.epochs}",
         f"time {_known(record.time_seconds, duration)}",
-        f"energy {_known(record.energy_joules, text)}",
-        f"cost {_known(record.cost, text)}{computed}",
+        f"energy {_known(record.energy_joules, marked(energy, mark))}",
+        f"cost {_known(record.cost, marked(joules, mark))}{computed}",
         trial_result(record.end_reason, reached=record.reached),
     )
     return ", ".join(parts)
@@ -237,10 +238,9 @@ _SUMMARY: Sequence[Column[tuple[str, str, str, str]]] = (
 def _sums(records: Sequence[TrialRecord], mark: str) -> tuple[str, str, str]:
     """Returns the energy, time and cost of all records as texts, as far as they are known."""
     energies = [record.energy_joules for record in records if record.energy_joules is not None]
-    energy = sum(energies) if energies or not records else None
-    text = marked(joules, mark)
+    known = sum(energies) if energies or not records else None
     return (
-        _known(energy, text),
+        _known(known, marked(energy, mark)),
         duration(sum(record.time_seconds or 0.0 for record in records)),
-        text(sum(record.cost or 0.0 for record in records)),
+        marked(joules, mark)(sum(record.cost or 0.0 for record in records)),
     )

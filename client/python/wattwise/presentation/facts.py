@@ -13,6 +13,7 @@ from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import (
     COMPUTED_NOTE,
     duration,
+    energy,
     energy_of,
     estimate_mark,
     joules,
@@ -157,7 +158,7 @@ def trial_reasons(trial: v1.Trial) -> list[Fact]:
 
 def trial_facts(job: v1.Job, trial: v1.Trial) -> list[Fact]:
     """Returns what a trial has taken and reached, and how it came about."""
-    spec, newest, text = job.spec, trial.newest, marked(joules, estimate_mark(trial.monitor))
+    spec, newest, mark = job.spec, trial.newest, estimate_mark(trial.monitor)
     facts = [
         Fact("batch size", f"{trial.batch_size}{', the default' * (trial.batch_size == spec.default_batch_size)}"),
         Fact("origin", trial_origin(trial)),
@@ -167,11 +168,11 @@ def trial_facts(job: v1.Job, trial: v1.Trial) -> list[Fact]:
         facts.append(Fact("metric", f"{metric(newest.metric)}; the target is {direction(spec)} {spec.target.value:g}"))
     if trial.HasField("cost"):
         bound = f"stopped above {joules(trial.cost_bound)}" if trial.HasField("cost_bound") else "without a bound"
-        energy = energy_of(newest)
+        used = energy_of(newest)
         facts += [
-            Fact("cost", f"{text(trial.cost)}, {bound}"),
+            Fact("cost", f"{marked(joules, mark)(trial.cost)}, {bound}"),
             Fact("time", duration(newest.time_seconds)),
-            Fact("energy", "not measured" if energy is None else text(energy)),
+            Fact("energy", "not measured" if used is None else marked(energy, mark)(used)),
         ]
     if newest.HasField("computed"):
         limit = watts_per_gpu(newest.computed.power_setting.limit_watts_per_gpu)

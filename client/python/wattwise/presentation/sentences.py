@@ -1,6 +1,6 @@
-"""The answer to what a job's reader asks first: what a launch costs now, what was saved, what is used, what comes next.
+"""Sentences about a job: what a launch costs now, what was saved, which batch size is used, and what comes next.
 
-The page, the terminal, `wattwise run` and the demo show these sentences, so that they never differ.
+The page, the terminal, `wattwise run` and the demo show the same sentences.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Table(NamedTuple):
     notes: Sequence[str]
 
     def lines(self, *, headers: bool = True) -> Iterator[str]:
-        """Yields its lines as plain text: one for each row, with aligned columns."""
+        """Yields the lines of the table as plain text: one for each row, with aligned columns."""
         names = [column.name for column in self.columns]
         for row in (names, *self.cells) if headers else self.cells:
             padded = []
@@ -190,7 +190,7 @@ class Table(NamedTuple):
             yield (" " * _GAP).join(padded).rstrip()
 
     def rich(self, *, headers: bool = True) -> RenderableType:
-        """Returns it for `rich`, which breaks headings and folds keys. Texts are shown as they are, without markup."""
+        """Returns the table for `rich`, which breaks headings and folds keys. Texts are not parsed as markup."""
         from rich.table import Table as RichTable  # noqa: PLC0415 - not installed with the bare package
         from rich.text import Text  # noqa: PLC0415 - likewise
 
