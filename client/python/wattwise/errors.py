@@ -154,10 +154,6 @@ class MetricTypeError(WattwiseError, TypeError):
     """A metric is not a number."""
 
 
-class PowerProfileError(WattwiseError, ValueError):
-    """A setting of power-limit profiling is invalid."""
-
-
 class InvalidRequestError(WattwiseError):
     """A field of a request is missing or invalid, or the request cannot be read; `violations` lists the faults."""
 
@@ -222,7 +218,7 @@ class InvalidAnswerError(ServerError):
 
 
 class InvalidArgumentError(WattwiseError, ValueError):
-    """An argument is invalid; the message says what to pass."""
+    """An argument, or the variable that replaces it, is invalid; the message says what to pass."""
 
 
 class ResumeError(WattwiseError):

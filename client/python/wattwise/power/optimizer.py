@@ -67,8 +67,7 @@ class PowerLimitOptimizer:
         timeout: seconds that a call to the server may delay the training.
 
     Raises:
-        PowerProfileError: if one of the settings, or its variable, is invalid.
-        InvalidArgumentError: if `timeout` is not a number of seconds.
+        InvalidArgumentError: if a setting or its variable is invalid, or `timeout` is not a number of seconds.
     """
 
     def __init__(

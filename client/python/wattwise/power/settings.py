@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from wattwise.errors import PowerProfileError
+from wattwise.errors import InvalidArgumentError
 from wattwise.rules import finite
 from wattwise.variables import read_switch, read_variable
 
@@ -35,12 +35,12 @@ def profile_settings(
     """Returns the settings; for None, the value of the `WATTWISE_*` variable, or the default if that is unset or empty.
 
     Raises:
-        PowerProfileError: if one is invalid; the message names the argument or the variable.
+        InvalidArgumentError: if one is invalid; the message names the argument or the variable.
     """
     if observer_mode is None:
-        observer_mode = read_switch("WATTWISE_OBSERVER_MODE", PowerProfileError)
+        observer_mode = read_switch("WATTWISE_OBSERVER_MODE", InvalidArgumentError)
     elif not isinstance(observer_mode, bool):
-        raise PowerProfileError(f"observer_mode={observer_mode!r} is invalid; use True or False")
+        raise InvalidArgumentError(f"observer_mode={observer_mode!r} is invalid; use True or False")
     return ProfileSettings(
         _number("step_watts", step_watts, "WATTWISE_PROFILE_STEP_WATTS", _DEFAULTS.step_watts, least=1),
         _integer(
@@ -57,7 +57,7 @@ def _number(name: str, value: object, variable: str, default: float, *, least: i
     if value is not None:
         number = finite(value)
     else:
-        name, value = variable, read_variable(variable, PowerProfileError)
+        name, value = variable, read_variable(variable, InvalidArgumentError)
         if not value:
             return default
         try:
@@ -65,7 +65,7 @@ def _number(name: str, value: object, variable: str, default: float, *, least: i
         except ValueError:
             number = math.nan
     if not least <= number < math.inf or (kind and number % 1):
-        raise PowerProfileError(f"{name}={value!r} is invalid; use {kind}{least} or more")
+        raise InvalidArgumentError(f"{name}={value!r} is invalid; use {kind}{least} or more")
     return number
 
 
