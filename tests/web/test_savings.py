@@ -95,5 +95,6 @@ def test_only_losing_quantities_have_rows_of_a_loss(tmp_path: Path) -> None:
     assert found[uncertain].cost.verdict == v1.SAVINGS_VERDICT_UNCERTAIN
     assert found[uncertain].cost.lost > 0
     rows = {name: amounts_of(each, v1.Factors(), mark="") for name, each in found.items()}
-    assert [row.name for row in rows[lost] if row.loses] == ["cost", "energy"]
+    loses = [(row.name, row.at_least) for row in rows[lost] if row.loses]
+    assert loses == [("cost", "nothing"), ("energy", "nothing")]
     assert [row for row in rows[uncertain] if row.loses or row.at_least != "not certain yet" or row.estimate] == []

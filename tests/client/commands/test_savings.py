@@ -139,7 +139,7 @@ def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> Non
     assert "Lost about 900 J in 16 deliveries, 562% more " in " ".join(shown.split())
     assert row(shown, "cost")[-1] == "6.06 kJ"
     assert row(shown, "deliveries")[1] == "16 of 17 trials reached the target, 1 still running"
-    assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J, ")
+    assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J = 900 J; ")
 
 
 def test_a_loss_beside_a_default_that_misses_adds_up(
@@ -151,7 +151,7 @@ def test_a_loss_beside_a_default_that_misses_adds_up(
         trainer.run(100.0, converges=False)
     runs(grpc_server, 8, [400.0] * 10, trainer)
     shown = ask("jobs", "savings", trainer.job_id)
-    assert row(shown, "loss")[1] == "5.50 kJ - 20 x 150 J, what a model takes with the default: 2.50 kJ"
+    assert row(shown, "loss")[1] == "5.50 kJ - 20 x 150 J = 2.50 kJ; 150 J is what a model takes with the default"
     assert "Lost about 2.50 kJ in 20 deliveries, 83% more " in " ".join(shown.split())
 
 

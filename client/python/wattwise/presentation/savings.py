@@ -44,7 +44,7 @@ class Amount(NamedTuple):
         name: The quantity.
         now: What a model takes with the batch size in use; empty if that is unknown.
         default: What a model takes with the default batch size; empty if that is unknown.
-        at_least: The lower bound of what was saved, or why there is none.
+        at_least: The lower bound of what was saved if that is above 0, or why it is not shown.
         estimate: The estimate of what was saved, or what was lost; empty if neither is shown.
         spent: What all trials took.
         loses: Whether the verdict is a loss.
@@ -86,7 +86,6 @@ def _amount(name: str, saving: v1.SavingsEstimate, text: Callable[[float], str])
         name,
         text(saving.in_use) if saving.HasField("in_use") else "",
         text(saving.with_default) if saving.HasField("with_default") else "",
-        # A lower bound below 0 is no loss, but says that a saving is not proven.
         at_least or (why_no_figure(saving) if saving.HasField("spent") else "not measured"),
         estimate,
         text(saving.spent) if saving.HasField("spent") else "not measured",
@@ -141,15 +140,16 @@ def _arithmetic(savings: v1.Savings, quantity: Quantity, *, running: bool) -> It
     deliveries, mean, model = savings.num_deliveries, text(saving.default_mean), text(saving.with_default)
     if saving.verdict == v1.SAVINGS_VERDICT_SAVING:
         spent = text(saving.spent)
-        least = f"{text(saving.least_baseline)}, the least that one takes with the default,"
-        yield Fact("at least", f"{deliveries} x {least} - {spent} spent")
-        cautious = f"{text(saving.cautious_baseline)}, the mean of {mean} less its standard error,"
-        yield Fact("estimate", f"{deliveries} x {cautious} - {spent} spent")
+        least, cautious = text(saving.least_baseline), text(saving.cautious_baseline)
+        why = f"{least} is the least that a delivery takes with the default"
+        yield Fact("at least", f"{deliveries} x {least} - {spent} spent; {why}")
+        why = f"{cautious} is the default's mean, {mean}, less its standard error"
+        yield Fact("estimate", f"{deliveries} x {cautious} - {spent} spent; {why}")
     elif saving.verdict == v1.SAVINGS_VERDICT_LOSS:
         # What running trials spent is no loss before they end.
         ended = f"{text(saving.spent_by_ended_trials)}{' of ended trials' if running else ''}"
-        took = "what a model takes with the default"
-        yield Fact("loss", f"{ended} - {deliveries} x {model}, {took}: {text(saving.lost)}")
+        why = f"{model} is what a model takes with the default"
+        yield Fact("loss", f"{ended} - {deliveries} x {model} = {text(saving.lost)}; {why}")
 
 
 def _deliveries(statistics: v1.JobStatistics) -> str:

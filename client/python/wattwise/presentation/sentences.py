@@ -142,12 +142,13 @@ def shown_saving(saving: v1.SavingsEstimate, text: Callable[[float], str]) -> tu
 
 
 def why_no_figure(saving: v1.SavingsEstimate) -> str:
-    """Returns in a few words why neither a saving nor a loss is shown."""
+    """Returns what stands in place of a lower bound of what was saved, such as "not certain yet"."""
     return _NO_FIGURES.get(saving.verdict, _NO_COMPARISON)
 
 
 _NO_COMPARISON = "no comparison yet"
 _NO_FIGURES: Mapping[int, str] = {
+    v1.SAVINGS_VERDICT_LOSS: "nothing",
     v1.SAVINGS_VERDICT_EXPLORING: "exploring",
     v1.SAVINGS_VERDICT_UNCERTAIN: "not certain yet",
     v1.SAVINGS_VERDICT_NOT_MEASURED: "not measured",
