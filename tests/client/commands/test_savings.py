@@ -177,6 +177,8 @@ def test_money_and_carbon(priced: LiveServer, ask: Ask) -> None:
     assert row(shown, "factors")[1].endswith("PUE 1.5; source: tariff of 2026")
     assert row(totals, "money")[-1] == "0.0232 EUR"
     assert row(totals, trainer.job_id)[1:4] == ["not certain yet", "0.000501 EUR", "0.000515 EUR"]
+    listed = ask("jobs", "list", "--columns", "job,a-model-now", "--server", priced.address)
+    assert row(listed, trainer.job_id)[1] == "0.000501 EUR"
 
 
 def test_a_model_has_its_price(priced: LiveServer, ask: Ask) -> None:
