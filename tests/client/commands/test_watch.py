@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -104,17 +105,21 @@ def test_json(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
 
 
 def test_server_that_goes_away(server: LiveServer) -> None:
-    """A server that is killed is waited for, which is said in one line, and the watch goes on."""
+    """A server that is killed is waited for, which is said in one line; the watch goes on and repeats no line."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     with watching(trainer.job_id, "--server", server.address) as process:
         line_with(process, "trial=1", "status=running")
+        # No line shows the lease.
+        server.trainer.Heartbeat(v1.HeartbeatRequest(trial=trial.id))
         server.kill()
         assert process.stderr is not None
         assert "waiting for the server" in process.stderr.readline()
         server.start()
+        time.sleep(1)
         trainer.report(trial, 10.0)
         line_with(process, "trial=1", "status=decided")
+        assert sum({"trial=1", "status=running"} <= set(line.split()) for line in _read[process.pid]) == 1
         delete(server, trainer.job_id)
         assert process.wait(30) == 0
         assert process.stderr.read().count("\n") <= 1

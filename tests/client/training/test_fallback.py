@@ -135,7 +135,7 @@ def test_server_that_returns_during_the_training(stopped: LiveServer) -> None:
     bso = trained(optimizer(stopped.address), 0.1)
     stopped.start()
     bso.on_evaluate(0.95)
-    wait_until(lambda: spooled() == [])
+    wait_until(lambda: Spool.from_env().paths() == [])
     with Client(stopped.address) as client:
         (trial,) = client.trials(bso.trial.job_id)
         assert epochs(client, trial.id) == [1, 2]

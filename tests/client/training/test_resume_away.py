@@ -15,6 +15,7 @@ from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
 from wattwise.training.launch import Endpoint, Launch
 from wattwise.training.optimizer import running_trial
+from wattwise.training.resume import SavedTrial
 from wattwise.training.spool import Spool
 
 from tests.client.training.script import epochs, job_spec, reason_of
@@ -305,14 +306,14 @@ def test_trial_that_is_about_to_continue_is_not_delivered(server: LiveServer) ->
     server.start()
     endpoint = Endpoint.of(server.address, None, None)
     again = Launch(endpoint, job_spec(job_id=bso.trial.job_id))
-    again.resume(state)
+    again.resume(SavedTrial.from_state(state))
     monitor = Paced(1.0)
     again.start(monitor)
     with Client(server.address) as client:
         assert deliver_files(client, Spool.from_env().paths(), 10.0) == (0, 0, None)
         assert trial_of(client, bso).status == v1.TRIAL_STATUS_RUNNING
     again = Launch(endpoint, job_spec(job_id=bso.trial.job_id, target_metric=0.5))
-    again.resume(state)
+    again.resume(SavedTrial.from_state(state))
     with pytest.raises(JobDiffersError):
         again.start(monitor)
 

@@ -254,15 +254,16 @@ class _Lines:
                 if self._is_new(f"job {change.job.spec.job_id}", facts):
                     self._print(plain(change), "job", facts)
             case v1.Trial():
-                if self._is_new(f"trial {change.id.trial_number}", change):
-                    facts = _trial_facts(change, self._spec or v1.JobSpec())
+                facts = _trial_facts(change, self._spec or v1.JobSpec())
+                # A line has less of a trial than its JSON.
+                shown, ended = change if self._json else facts, change.HasField("end_time")
+                if self._is_new(f"trial {change.id.trial_number}", shown, ended=ended):
                     self._print({"trial": plain(change)}, "trial", facts)
 
-    def _is_new(self, key: str, value: object) -> bool:
+    def _is_new(self, key: str, value: object, *, ended: bool = False) -> bool:
         if self._known.get(key) == value:
             return False
         self._known[key] = value
-        ended = isinstance(value, v1.Trial) and value.HasField("end_time")
         if len(self._known) > (_KEPT_ROWS if ended else _MOST_RUNNING):
             self._known.pop(next(iter(self._known)))
         return True

@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _checked_credentials(args: argparse.Namespace) -> Credentials:
-    """The credentials for the server, after its address and their files have been checked."""
+    """Returns the credentials for the server, after its address and their files have been checked."""
     if args.server is None:
         return Credentials()
     address, credentials = check_address(args.server), credentials_of(args)
@@ -119,7 +119,7 @@ def _drive(
 
 
 def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
-    """What a job saved or lost by the server's figures, or why they are not known, which is no fault of the run."""
+    """Returns what a job saved or lost by the server's figures, or why they are unknown: no fault of the run."""
     try:
         with Client(server, timeout=_CLAIM_SECONDS, retry=False, credentials=credentials) as client:
             known, statistics = client.get_job(job_id), client.get_job_statistics(job_id)

@@ -48,7 +48,7 @@ Measure: TypeAlias = Callable[[], tuple[float, float]]
 
 
 def fault_in(pattern: str, group: str) -> str | None:
-    """Why a pattern cannot be used; None if it can. See `compiled`."""
+    """Returns why a pattern cannot be used; None if it can. See `compiled`."""
     try:
         compiled(pattern, group)
     except ValueError as error:
@@ -57,7 +57,7 @@ def fault_in(pattern: str, group: str) -> str | None:
 
 
 def compiled(pattern: str, group: str) -> re.Pattern[str]:
-    """The pattern as a regular expression.
+    """Returns the pattern as a regular expression.
 
     Args:
         pattern: as in the job file.
@@ -201,7 +201,7 @@ class EvaluationReader:
                 self._state = _State(match, self._epoch, measure())
 
     def _evaluated(self) -> Iterator[MeasuredEpoch]:
-        """The evaluation of a complete line that has matched, if it is valid."""
+        """Yields the evaluation of a complete line that has matched, if it is valid."""
         if self._state is None:
             return
         (match, epoch, sums), self._state = self._state, None
@@ -236,7 +236,7 @@ class EvaluationReader:
             yield from self._in_order(int(number), metric, sums)
 
     def _in_order(self, number: int, metric: float, sums: tuple[float, float]) -> Iterator[MeasuredEpoch]:
-        """The evaluation of an epoch that the output calls `number`, unless a later one, or the same, was before."""
+        """Yields the evaluation of epoch `number` of the output, unless the same or a later one was before."""
         if self._shift is None:
             self._shift = int(number == 0)
         epoch = number + self._shift
@@ -257,7 +257,7 @@ class EvaluationReader:
 
 
 def _group(match: re.Match[str], name: str) -> str:
-    """What the group with the number has matched."""
+    """Returns what the group with the number has matched."""
     return match[_key(match, name)] or ""
 
 
@@ -266,7 +266,7 @@ def _key(match: re.Match[str], name: str) -> str | int:
 
 
 def _number(text: str) -> float | None:
-    """The number, without the punctuation that follows it; None if the text is not one."""
+    """Returns the number, without the punctuation that follows it; None if the text is not one."""
     try:
         return float(text.strip().rstrip(_PUNCTUATION))
     except ValueError:
@@ -274,7 +274,7 @@ def _number(text: str) -> float | None:
 
 
 def _cut_number(match: re.Match[str]) -> str:
-    """The whole number of which the group has matched only a part, such as "1" of "1e-05"; empty if there is none."""
+    """Returns the number of which the group has matched only a part, such as "1" of "1e-05"; empty if none."""
     start, end = match.span(_key(match, "metric"))
     line, text = match.string, _group(match, "metric")
     before = line[:start]
@@ -290,13 +290,13 @@ def _cut_number(match: re.Match[str]) -> str:
 
 
 def _whole_epoch(match: re.Match[str]) -> str:
-    """The epoch with all its digits, of which the group may have matched only some, and with a fraction."""
+    """Returns the epoch with all its digits, of which the group may have matched only some, and with a fraction."""
     fraction = _FRACTION.match(match.string, match.end(_key(match, "epoch")))
     return _around(match, "epoch", _DIGITS_BEFORE, _DIGITS_AFTER) + (fraction[0] if fraction else "")
 
 
 def _around(match: re.Match[str], name: str, before: re.Pattern[str], after: re.Pattern[str]) -> str:
-    """What the group has matched, with what is before and after it."""
+    """Returns what the group has matched, with what is before and after it."""
     start, end = match.span(_key(match, name))
     first, last = before.search(match.string[:start]), after.match(match.string, max(end, 0))
     return f"{first[0] if first else ''}{_group(match, name)}{last[0] if last else ''}"

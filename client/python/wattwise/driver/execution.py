@@ -339,5 +339,5 @@ class LeaseKeeper:
 
 
 def _pause(answer: v1.Trial | v1.Decision) -> float:
-    """The pause before the next heartbeat, in seconds."""
+    """Returns the pause before the next heartbeat, in seconds."""
     return min(heartbeat_seconds(answer), _LONGEST_HEARTBEAT_SECONDS)

@@ -87,7 +87,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_object(path: Path, *, within: Path | None = None) -> dict[str, Any] | None:
-    """The JSON object in a file; None if the file is missing.
+    """Returns the JSON object in a file; None if the file is missing.
 
     Args:
         path: the file.
@@ -110,7 +110,7 @@ Read: TypeAlias = Callable[[Any], Any]
 
 
 def values_of(kind: type[Any], document: Mapping[str, Any], **others: Read) -> dict[str, Any]:
-    """The values of a JSON object for the fields of a dataclass, each of its type; others are left out.
+    """Returns the values of a JSON object for the fields of a dataclass, each of its type; others are left out.
 
     Args:
         kind: the dataclass.
@@ -150,7 +150,7 @@ def _opened(path: Path) -> int:
 
 
 def _holder_of(path: Path) -> str:
-    """The process that holds a lock, as Linux lists it."""
+    """Returns the process that holds a lock, as Linux lists it."""
     try:
         inode = str(path.stat().st_ino)
         for line in Path("/proc/locks").read_text().splitlines():

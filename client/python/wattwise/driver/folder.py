@@ -120,7 +120,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, log_dir: Path, job_id: str, *, fresh: bool) -> RunFolder:
-        """The newest run of a job, or a new one beside it: "mnist-nightly-2", both folder and job id.
+        """Returns the newest run of a job, or a new one beside it: "mnist-nightly-2", both folder and job id.
 
         Raises:
             WattwiseError: if the folder cannot be created.
@@ -149,11 +149,11 @@ class RunFolder:
             return before if self.history.read() else ""
 
     def trial_folder(self, number: int) -> Path:
-        """The folder of trial `number`."""
+        """Returns the folder of trial `number`."""
         return self.path / f"trial-{number:04}"
 
     def claim(self, recurrences: int, max_tries: int) -> Claim | None:
-        """The next free launch: an abandoned one, else a new one for the first open recurrence.
+        """Returns the next free launch: an abandoned one, else a new one for the first open recurrence.
 
         Returns:
             None if nothing is left, or if other drivers have all that is left.
@@ -186,7 +186,7 @@ class RunFolder:
         return None
 
     def is_done(self, recurrences: int) -> bool:
-        """Whether every recurrence has reached the target."""
+        """Returns whether every recurrence has reached the target."""
         reached = {record.recurrence for record in self.history.read() if record.reached}
         return sum(0 < recurrence <= recurrences for recurrence in reached) == recurrences
 
@@ -216,7 +216,7 @@ class RunFolder:
 
 
 def folder_name(job_id: str) -> str:
-    """The job id as a folder name; characters that a file name cannot have are percent-encoded."""
+    """Returns the job id as a folder name; characters that a file name cannot have are percent-encoded."""
     name = quote(job_id, safe=" !#$&'()+,;=@[]{}~")
     return name.replace(".", "%2E") if name in (".", "..") else name
 
@@ -236,7 +236,7 @@ def _newest_or_new(log_dir: Path, job_id: str, *, fresh: bool) -> tuple[Path, st
 
 
 def _runs(log_dir: Path, job_id: str) -> Iterator[tuple[Path, str, FileError | None]]:
-    """The runs of a job file's job, oldest first, each with why it cannot be continued."""
+    """Yields the runs of a job file's job, oldest first, each with why it cannot be continued."""
     for name in _names(job_id):
         path = log_dir / folder_name(name)
         try:
@@ -251,7 +251,7 @@ def _runs(log_dir: Path, job_id: str) -> Iterator[tuple[Path, str, FileError | N
 
 
 def _is_used(path: Path) -> bool:
-    """Whether a path is no folder, or a folder that has a run, even one that cannot be read."""
+    """Returns whether a path is no folder, or a folder that has a run, even one that cannot be read."""
     return os.path.lexists(path / _ABOUT) or (os.path.lexists(path) and not path.is_dir())
 
 
@@ -262,7 +262,7 @@ def _names(job_id: str) -> Iterator[str]:
 
 
 def _read_launch(path: Path) -> LaunchRecord | None:
-    """The launch in a file; None if it cannot be read, which is logged."""
+    """Returns the launch in a file; None if it cannot be read, which is logged."""
     try:
         document = None if path.is_symlink() else read_object(path)
         if document is not None:

@@ -105,7 +105,7 @@ class History:
         sync_folder(self._path.parent)
 
     def read(self) -> list[TrialRecord]:
-        """All trials in the order of their ends, without lines that were only partly written.
+        """Returns all trials in the order of their ends, without lines that were only partly written.
 
         Raises:
             HistoryError: if the file cannot be read, or a complete line is malformed.

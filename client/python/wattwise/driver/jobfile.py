@@ -97,7 +97,7 @@ class JobFile:
         return self.job.job_id
 
     def learning_rate(self, batch_size: int) -> float | None:
-        """The learning rate that goes with a batch size; None without an optimizer."""
+        """Returns the learning rate that goes with a batch size; None without an optimizer."""
         train = self.train
         if train.optimizer is None or train.default_learning_rate is None:
             return None
@@ -179,7 +179,7 @@ def _train(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def _resolved(table: Table, key: str, path: Path) -> Path | None:
-    """A path of the job file; None if it cannot be used, which is a fault."""
+    """Returns a path of the job file; None if it cannot be used, which is a fault."""
     try:
         return resolved(path)
     except FileError as error:

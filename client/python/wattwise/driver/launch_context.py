@@ -52,7 +52,7 @@ class LaunchContext:
 
 
 def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
-    """The command of a launch."""
+    """Returns the command of a launch."""
     rate = file.learning_rate(context.batch_size)
     values = {
         "batch_size": str(context.batch_size),
@@ -89,7 +89,7 @@ def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
 
 
 def environment_of(command: CommandLine, credentials: Credentials) -> dict[str, str]:
-    """The environment of a command: the driver's, with these `WATTWISE_*` variables in place of the driver's own.
+    """Returns the environment of a command: the driver's, with these `WATTWISE_*` variables in place of its own.
 
     Driver and command have the same spool.
     """
@@ -104,7 +104,7 @@ def environment_of(command: CommandLine, credentials: Credentials) -> dict[str, 
 
 
 def search_path() -> str:
-    """Where programs are looked up: `PATH`, after the driver's own environment if no Python environment is active."""
+    """Returns where programs are looked up: `PATH`, after the driver's environment if no environment is active."""
     path = os.environ.get("PATH", os.defpath)
     if sys.prefix == sys.base_prefix or os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX"):
         return path

@@ -91,7 +91,7 @@ class RecurringRun:
     interruption: Interruption
 
     def seed_of(self, launch: LaunchRecord) -> int:
-        """The seed of a launch; no two launches of a run have the same."""
+        """Returns the seed of a launch; no two launches of a run have the same."""
         return self.file.run.seed + launch.number
 
 
@@ -182,14 +182,14 @@ class Launcher:
         return ended
 
     def _has_ended(self, trial: v1.Trial) -> bool:
-        """Whether a trial has ended for good, such as one whose driver was killed right after ending it."""
+        """Returns whether a trial has ended for good, such as one whose driver was killed right after ending it."""
         # If the status is newer than this client, the decision says whether to go on.
         return has_ended(trial) and (
             trial.status in v1.TrialStatus.values() or self.client.heartbeat(trial.id).stop_train
         )
 
     def _saved_outcome(self, trial: v1.TrialId, folder: Path, output: EvaluationReader | None) -> LaunchOutcome | None:
-        """The outcome of a command whose driver has died, with the epochs in its output that the driver did not read.
+        """Returns the outcome of a command whose driver has died, with the epochs that the driver did not read.
 
         They have the time and the energy of the whole command.
         """
@@ -243,7 +243,7 @@ class Launcher:
         folder: Path,
         output: EvaluationReader | None,
     ) -> tuple[SpooledRecord, str | None]:
-        """The trial in the form in which a server that does not know it takes it, and why it has no result, if so."""
+        """Returns the trial as a server that does not know it takes it, and why it has no result, if so."""
         start = trial.start_time.ToNanoseconds() / 1e9
         record = SpooledRecord(
             self.run.server_name,
@@ -263,7 +263,7 @@ class Launcher:
         return record, fault
 
     def _folder_of(self, claim: Claim, trial: v1.TrialId) -> Path:
-        """The folder that the launch has begun to use, or a free one: a job that was deleted counts from 1 again."""
+        """Returns the folder that the launch uses, or a free one: a job that was deleted counts from 1 again."""
         path = first = self.run.folder.trial_folder(trial.trial_number)
         number = 1
         while os.path.lexists(path):
@@ -365,7 +365,7 @@ class Launcher:
             return False
 
     def _monitor_of(self, trial: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
-        """What a trial's energy comes from; the driver's monitor if nothing was reported."""
+        """Returns what a trial's energy comes from; the driver's monitor if nothing was reported."""
         if trial.monitor.kinds:
             return MonitorKinds.of_message(trial.monitor)
         return outcome.monitor if outcome else monitor_kinds(self.run.monitor)
@@ -415,7 +415,7 @@ class Launcher:
 def _results(
     trial: v1.TrialId, outcome: LaunchOutcome, folder: Path, output: EvaluationReader | None
 ) -> tuple[list[v1.TrainingResult], str | None]:
-    """The measurements of a command without a client, or why there are none although it has succeeded."""
+    """Returns the measurements of a command without a client, or why there are none although it has succeeded."""
     if outcome.epochs or outcome.exit_code != 0:
         return [epoch.result(trial, outcome.monitor) for epoch in outcome.epochs], None
     try:

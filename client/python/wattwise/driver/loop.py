@@ -155,7 +155,7 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
 
 
 def _output(run: RecurringRun, record: TrialRecord) -> str:
-    """A command's exit status, the last line of its output, and the file with the others."""
+    """Returns a command's exit status, the last line of its output, and the file with the others."""
     folder = run.folder.trial_folder(record.trial)
     last = f' after "{lines[-1]}"' if (lines := last_lines(folder)) else ""
     return f"status {described(record.exit_code or 0)}{last}; see {folder / OUTPUT}"

@@ -57,7 +57,7 @@ class MeasuredEpoch(NamedTuple):
     energy_joules: float
 
     def result(self, trial: v1.TrialId, monitor: MonitorKinds) -> v1.TrainingResult:
-        """The measurement as the server takes it."""
+        """Returns the measurement as the server takes it."""
         sums = Sums(self.epoch, self.time_seconds, self.energy_joules)
         return training_result(trial, sums, self.metric, monitor)
 
@@ -103,7 +103,7 @@ class LaunchOutcome:
 
 
 def described(exit_code: int) -> str:
-    """An exit status with what a status above 128 usually means: "137 (killed by SIGKILL, …)"."""
+    """Returns an exit status with what a status above 128 usually means: "137 (killed by SIGKILL, …)"."""
     if exit_code == 128 + signal.SIGKILL:
         return f"{exit_code} (killed by SIGKILL, perhaps by the kernel because memory ran out)"
     try:
@@ -113,7 +113,7 @@ def described(exit_code: int) -> str:
 
 
 def saved_outcome(folder: Path, max_power_watts: float) -> LaunchOutcome | None:
-    """The outcome of a command whose driver has died; None if the command did not end by itself.
+    """Returns the outcome of a command whose driver has died; None if the command did not end by itself.
 
     What the driver did not measure any more is estimated from the mean power until then, or from the maximum power.
     """
@@ -146,7 +146,7 @@ def _read_outcome(folder: Path, name: str) -> LaunchOutcome | None:
 
 
 def _read(folder: Path, name: str, kind: type[T], **others: Read) -> T | None:
-    """What a file of the driver says; None if it is missing or unusable, which is logged: the command may have it."""
+    """Returns what a file of the driver says; None if it is missing or, with a log line, unusable."""
     path = folder / name
     try:
         saved = read_object(path, within=folder)
@@ -169,7 +169,7 @@ def _not_negative(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(value: object) -> tuple[MeasuredEpoch, ...] | None:
-    """The epochs in a JSON document; None if they are none."""
+    """Returns the epochs in a JSON document; None if they are none."""
     epochs = []
     for each in value if isinstance(value, list) else [None]:
         match each:
@@ -185,17 +185,17 @@ def _epochs(value: object) -> tuple[MeasuredEpoch, ...] | None:
 
 
 def saved_epochs(folder: Path) -> LaunchOutcome | None:
-    """What is known of a command that died with its driver; None if nothing is."""
+    """Returns what is known of a command that died with its driver; None if nothing is."""
     return _read_outcome(folder, _MEASURING)
 
 
 def has_client(folder: Path) -> bool:
-    """Whether a client in the command has joined the trial."""
+    """Returns whether a client in the command has joined the trial."""
     return ClientFile.read(folder).joined
 
 
 def power_limit_in(folder: Path) -> float | None:
-    """The power limit in result.json, else in client.json, in watts; None if neither has one."""
+    """Returns the power limit in result.json, else in client.json, in watts; None if neither has one."""
     with suppress(FileError):
         if (limit := power_limit_of(read_object(folder / RESULT, within=folder) or {})) is not None:
             return limit
@@ -203,7 +203,7 @@ def power_limit_in(folder: Path) -> float | None:
 
 
 def ignored_in(folder: Path) -> Iterator[str]:
-    """What is not used of the files that a command has left, although its trial has a result."""
+    """Yields what is not used of the files that a command has left, although its trial has a result."""
     if fault := ClientFile.read(folder).fault:
         yield fault
     path = folder / RESULT
@@ -215,7 +215,7 @@ def ignored_in(folder: Path) -> Iterator[str]:
 
 
 def last_lines(folder: Path) -> list[str]:
-    """The last lines of a command's output that are not blank, shortened, without control characters."""
+    """Returns the last lines of a command's output that are not blank, shortened, without control characters."""
     try:
         text = read_end(folder / OUTPUT, _READ_BYTES, within=folder).decode(errors="replace")
     except (OSError, FileError):
@@ -225,7 +225,7 @@ def last_lines(folder: Path) -> list[str]:
 
 
 def shown_line(line: str) -> str:
-    """A line of a command's output for a terminal, shortened.
+    """Returns a line of a command's output for a terminal, shortened.
 
     Sequences and characters that set colours, move the cursor or reverse the text are removed or escaped. Of a progress
     bar, which overwrites itself, only the last state is left.
@@ -236,7 +236,7 @@ def shown_line(line: str) -> str:
 
 
 def without_terminal_sequences(text: str) -> str:
-    """The text without sequences that set colours or move the cursor of a terminal."""
+    """Returns the text without sequences that set colours or move the cursor of a terminal."""
     return _TERMINAL_SEQUENCE.sub("", text) if "\x1b" in text else text
 
 

@@ -179,7 +179,7 @@ class Board:
 
 
 def _line(record: TrialRecord) -> str:
-    """An ended launch as a line of a log."""
+    """Returns an ended launch as a line of a log."""
     mark = estimate_mark(record.monitor)
     computed = "" if record.computed_time_seconds is None else COMPUTED_MARK
     parts = (
@@ -197,7 +197,7 @@ def _line(record: TrialRecord) -> str:
 
 
 def _live() -> Live | None:
-    """A live display, if there is a terminal that can move its cursor, and rich is installed."""
+    """Returns a live display, if there is a terminal that can move its cursor, and rich is installed."""
     console = live_console()
     if console is None:
         return None
@@ -207,7 +207,7 @@ def _live() -> Live | None:
 
 
 def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterator[str]:
-    """The closing lines: what a run used, and what the server's figures show of its savings.
+    """Yields the closing lines: what a run used, and what the server's figures show of its savings.
 
     Args:
         records: the history of the run.

@@ -94,12 +94,12 @@ class OwnServer:
         return True
 
     def _find_running(self) -> bool:
-        """Whether another driver's server answers; a killed one may have left its address."""
+        """Returns whether another driver's server answers; a killed one may have left its address."""
         self._address = self.written_address()
         return _answers(self._address)
 
     def written_address(self) -> str:
-        """The address that the last server had; empty if it is not known, or not one of this machine."""
+        """Returns the address that the last server had; empty if it is not known, or not one of this machine."""
         with suppress(FileNotFoundError, FileError):
             address = read_text(self._address_file, SMALL).strip()
             return address if _OWN_ADDRESS.fullmatch(address) else ""
@@ -158,7 +158,7 @@ class OwnServer:
 
 
 def _answers(address: str) -> bool:
-    """Whether a server listens at the address."""
+    """Returns whether a server listens at the address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CHECK_SECONDS).close()
@@ -168,7 +168,7 @@ def _answers(address: str) -> bool:
 
 
 def _failure(log_file: Path, offset: int) -> str:
-    """Why the server did not start, from its log."""
+    """Returns why the server did not start, from its log."""
     lines = read_end(log_file, SMALL, offset).decode(errors="replace").strip().splitlines()
     if any("No module named" in line for line in lines):
         return 'packages are missing: pip install "wattwise[run]", or name a server with --server'

@@ -38,12 +38,12 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def placeholders_in(word: str) -> set[str]:
-    """The names of the placeholders in an argument."""
+    """Returns the names of the placeholders in an argument."""
     return {match[1] for match in _TOKEN.finditer(word) if match[1] is not None}
 
 
 def faults_in(word: str) -> Iterator[str]:
-    """The faults of the placeholders in an argument."""
+    """Yields the faults of the placeholders in an argument."""
     for match in _TOKEN.finditer(word):
         if match[0] in ("{", "}"):
             yield f"{word!r} has a single {match[0]!r}; write {2 * match[0]!r} for a literal brace"
@@ -55,7 +55,7 @@ def faults_in(word: str) -> Iterator[str]:
 
 
 def substitute(command: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """A command without faults, with its placeholders replaced by their values.
+    """Returns a command without faults, with its placeholders replaced by their values.
 
     Raises:
         ValueError: if a shell may evaluate a value that cannot be quoted where it stands; names its placeholder.
@@ -74,7 +74,7 @@ def substitute(command: Sequence[str], values: Mapping[str, str]) -> tuple[str, 
 
 
 def _script_of(command: Sequence[str]) -> int | None:
-    """The place of the script in a command that starts a shell, such as `sh -c SCRIPT`; None without one."""
+    """Returns the place of the script in a command that starts a shell, such as `sh -c SCRIPT`; None without one."""
     in_shell = asked = of_option = False
     for place, word in enumerate(command):
         if of_option:
@@ -91,7 +91,7 @@ def _script_of(command: Sequence[str]) -> int | None:
 
 
 def _substituted(word: str, values: Mapping[str, str], put: Callable[[str, str, str], str]) -> str:
-    """A word with its placeholders replaced by `put(value, name, text before it)`."""
+    """Returns a word with its placeholders replaced by `put(value, name, text before it)`."""
     done, end = "", 0
     for match in _TOKEN.finditer(word):
         done += word[end : match.start()]
@@ -105,7 +105,7 @@ def _is_plain(value: str) -> bool:
 
 
 def _harmless(value: str, name: str, _before: str) -> str:
-    """A value that a shell takes as it is without quotes."""
+    """Returns a value that a shell takes as it is without quotes."""
     if not _is_plain(value):
         raise ValueError(
             f"{{{name}}} is {value!r}, which a shell may evaluate in this argument: let the command read the variable "
@@ -115,7 +115,7 @@ def _harmless(value: str, name: str, _before: str) -> str:
 
 
 def _quoted(value: str, name: str, script: str) -> str:
-    """A value as it has to stand behind the beginning of a script, so that the shell takes it as it is."""
+    """Returns a value as it has to stand behind the beginning of a script, so that the shell takes it as it is."""
     if _is_plain(value):
         return value
     quote = ""

@@ -44,7 +44,7 @@ REMEDIES = {
 
 
 def monitor_fault(error: MonitorError) -> str:
-    """The message of a monitor's error, for the author of a job file."""
+    """Returns the message of a monitor's error, for the author of a job file."""
     remedies = ", or ".join(REMEDIES[remedy] for remedy in error.remedies)
     return f"{error.problem}; {remedies}" if remedies else error.problem
 
@@ -160,7 +160,7 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
 
 
 def _shell_word(word: str) -> str:
-    """A word for a shell that a terminal shows as it is; one that it would not show in the form of Bash."""
+    """Returns a word for a shell that a terminal shows as it is; one that it would not show in the form of Bash."""
     if word.isprintable():
         return shlex.quote(word)
     return "$'{}'".format(word.encode("unicode_escape").decode().replace("'", "\\'"))

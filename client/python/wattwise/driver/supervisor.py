@@ -69,7 +69,7 @@ def main(alive: int, grace: float, lock: int, ended: str, command: list[str]) ->
 
 
 def _signal_pipe() -> int:
-    """A descriptor from which the numbers of received signals can be read."""
+    """Returns a descriptor from which the numbers of received signals can be read."""
     reading, writing = os.pipe()
     for end in (reading, writing):
         os.set_blocking(end, False)
@@ -155,7 +155,7 @@ def write(path: str, text: str) -> None:
 
 
 def _descendants() -> list[int]:
-    """The processes below this one, of whatever group or session."""
+    """Returns the processes below this one, of whatever group or session."""
     children: dict[int, list[int]] = {}
     # Without pathlib, whose import takes as long as the rest of this program.
     for name in os.listdir("/proc"):  # noqa: PTH208

@@ -32,7 +32,7 @@ Condition: TypeAlias = tuple[str, Callable[[Any], bool]]
 
 
 def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
-    """The content of a TOML file.
+    """Returns the content of a TOML file.
 
     Args:
         path: the file.
@@ -60,7 +60,7 @@ def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
 
 
 def _integers_in(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
-    """The integers in a document, with the names of their keys."""
+    """Yields the integers in a document, with the names of their keys."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _integers_in(each, f"{key}.{name}" if key else name)
@@ -72,7 +72,7 @@ def _integers_in(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
 
 
 def at_least(minimum: int) -> Condition:
-    """An integer from `minimum` on."""
+    """Returns an integer from `minimum` on."""
     return f"{minimum} or more", lambda value: value >= minimum
 
 
@@ -146,7 +146,7 @@ class Table:
         self._faults.append(Violation(f"{self.name}.{key}" if self.name else key, text))
 
     def table(self, key: str, *, required: bool = True) -> Table:
-        """The table under a key, with a fault if it is not a table, or required and missing."""
+        """Returns the table under a key, with a fault if it is not a table, or required and missing."""
         self._nested.add(key)
         values = self.values.get(key)
         path = f"{self.name}.{key}" if self.name else key
@@ -166,7 +166,7 @@ class Table:
                 self.fault(key, f"is unknown; {hint}")
 
     def read(self, kind: type[Any], *, partly: bool = False, **conditions: Condition) -> dict[str, Any]:
-        """The valid values for the fields of a dataclass, by name, without those of nested tables.
+        """Returns the valid values for the fields of a dataclass, by name, without those of nested tables.
 
         Args:
             kind: the dataclass; a field without a default is required.

@@ -120,7 +120,7 @@ class CallbackTrial:
         return self.bso.trial.job.default_batch_size
 
     def steps_for(self, examples: float) -> int:
-        """The number of steps that pass about `examples` examples; `is_declared` knows it from then on.
+        """Returns the number of steps that pass about `examples` examples; `is_declared` knows it from then on.
 
         Raises:
             InvalidArgumentError: if `examples` is not a finite number above 0.
@@ -130,13 +130,13 @@ class CallbackTrial:
         return steps
 
     def is_declared(self, steps: float) -> bool:
-        """Whether a number of steps stands for a number of examples."""
+        """Returns whether a number of steps stands for a number of examples."""
         return steps in self._declared
 
     # Checkpoints
 
     def state(self, *, within_epoch: bool = True) -> dict[str, str | int | float]:
-        """What belongs into the trainer's checkpoint, so that the trial continues with it: plain values.
+        """Returns what belongs into the trainer's checkpoint, so that the trial continues with it: plain values.
 
         Args:
             within_epoch: as for `BatchSizeOptimizer.state_dict`.
@@ -170,7 +170,7 @@ class CallbackTrial:
     # Training
 
     def refuse(self, fault: str) -> TrainerSetupError:
-        """The error for a trainer that cannot train the trial; the trial ends as preempted, as nothing was trained.
+        """Returns the error for a trainer that cannot train the trial, which ends as preempted: nothing was trained.
 
         raise trial.refuse("…")
         """
@@ -178,7 +178,7 @@ class CallbackTrial:
         return TrainerSetupError(fault)
 
     def fail(self, fault: str) -> TrainerSetupError:
-        """The error for a training that went wrong on the way; the trial fails."""
+        """Returns the error for a training that went wrong on the way; the trial fails."""
         self.close(EndReason.ERROR)
         return TrainerSetupError(fault)
 
@@ -230,7 +230,7 @@ class CallbackTrial:
         self.running = True
 
     def repeated(self) -> TrainerSetupError:
-        """The error for a second training of the trial."""
+        """Returns the error for a second training of the trial."""
         return self.refuse(
             f"training begins a second time with the callback of {self.bso.trial.name}, but a trial "
             "is one training: create a BatchSizeOptimizer and a callback for each, or give the callback to only one"
@@ -264,11 +264,11 @@ class CallbackTrial:
             )
 
     def has_metric(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether an evaluation has the metric."""
+        """Returns whether an evaluation has the metric."""
         return self._metric in metrics
 
     def missing_metric(self, names: Iterable[str]) -> TrainerSetupError:
-        """The error for an evaluation that has only the metrics `names`; the trial fails."""
+        """Returns the error for an evaluation that has only the metrics `names`; the trial fails."""
         found = ", ".join(sorted(names))
         advice = f"use one of its metrics: {found}" if found else "it has no metrics: evaluate after every epoch"
         return self.fail(f"the evaluation has no metric {self._metric!r}; {advice}")
@@ -306,7 +306,7 @@ class CallbackTrial:
         return self.finished
 
     def _is_whole(self, steps_done: int, planned: float | None, *, complete: bool) -> bool:
-        """Whether the steps since the last report are an epoch.
+        """Returns whether the steps since the last report are an epoch.
 
         Raises:
             TrainerSetupError: if there was none, or the epoch ended after fewer or more than planned: the batch size or
@@ -368,5 +368,5 @@ class CallbackTrial:
 
 
 def _same(steps: float, planned: float) -> bool:
-    """Whether two numbers of steps are the same epoch."""
+    """Returns whether two numbers of steps are the same epoch."""
     return abs(steps - planned) < max(1.0, 0.001 * planned)

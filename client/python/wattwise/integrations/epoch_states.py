@@ -72,7 +72,7 @@ class EpochStates:
         return sorted(self._by_epoch)
 
     def at(self, epoch: int) -> EpochState | None:
-        """The state at the beginning of an epoch; None if it has none."""
+        """Returns the state at the beginning of an epoch; None if it has none."""
         return self._by_epoch.get(epoch)
 
     def save(self, epoch: int, state: EpochState) -> None:
@@ -103,7 +103,7 @@ class EpochStates:
 
 
 def _states_in(path: Path) -> dict[int, EpochState]:
-    """The states that `save` wrote; their trials are checked where they are resumed.
+    """Returns the states that `save` wrote; their trials are checked where they are resumed.
 
     Raises:
         FileNotFoundError: if there is no such file.

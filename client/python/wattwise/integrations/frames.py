@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def callers() -> Iterator[FrameType]:
-    """The frames of the running calls, the newest first."""
+    """Yields the frames of the running calls, the newest first."""
     frame = inspect.currentframe()
     while frame is not None:
         yield frame

@@ -104,7 +104,7 @@ class WattwiseCallback(TrainerCallback):
         return self._trial.batch_size
 
     def steps(self, examples: float) -> int:
-        """The number of steps that pass about `examples` examples, for `eval_steps`, `save_steps` or `max_steps`.
+        """Returns the number of steps that pass about `examples` examples, for `eval_steps` and the like.
 
         Raises:
             InvalidArgumentError: if `examples` is not a finite number above 0.
@@ -119,7 +119,7 @@ class WattwiseCallback(TrainerCallback):
         max_per_device: int | None = None,
         devices: int | None = None,
     ) -> dict[str, int]:
-        """The arguments of `TrainingArguments` that add up to the trial's batch size.
+        """Returns the arguments of `TrainingArguments` that add up to the trial's batch size.
 
         Args:
             gradient_accumulation_steps: the accumulated steps (default 1); determines the size per device.
@@ -337,7 +337,7 @@ class WattwiseCallback(TrainerCallback):
         return ""
 
     def _data_faults(self, args: TrainingArguments, loader: Any) -> Iterator[str]:
-        """What makes the batches others than the trial's."""
+        """Yields what makes the batches others than the trial's."""
         if fault := self._split_fault(args):
             yield fault
         if length_of(loader) == 0:
@@ -388,7 +388,7 @@ class WattwiseCallback(TrainerCallback):
 
 
 def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The state of the trial in a trainer's checkpoint; None if it has none.
+    """Returns the state of the trial in a trainer's checkpoint; None if it has none.
 
     Raises:
         TrainerSetupError: if the folder is not a checkpoint.
@@ -414,12 +414,12 @@ def _plan(args: TrainingArguments, state: TrainerState, length: int | None) -> P
 
 
 def _devices(ranks: int) -> int:
-    """All ranks, or the GPUs that a single process uses with DataParallel."""
+    """Returns all ranks, or the GPUs that a single process uses with DataParallel."""
     return ranks if ranks > 1 else max(1, torch.cuda.device_count())
 
 
 def _data_of_trainer() -> Any:
-    """The training data of the Trainer that calls; a callback gets them only once the training begins."""
+    """Returns the training data of the Trainer that calls; a callback gets them only once the training begins."""
     trainers = (caller for frame in callers() if isinstance(caller := frame.f_locals.get("self"), Trainer))
     return getattr(next(trainers, None), "train_dataset", None)
 

@@ -144,7 +144,7 @@ class WattwiseCallback(Callback):
         max_per_device: int | None = None,
         devices: int | None = None,
     ) -> int:
-        """The batch size for `fit()`, or for the data set that is passed to it. Keras splits it over devices.
+        """Returns the batch size for `fit()`, or for the data set that is passed to it. Keras splits it over devices.
 
         With several ranks it is the share of each.
 
@@ -169,7 +169,7 @@ class WattwiseCallback(Callback):
         return size
 
     def steps(self, examples: float) -> int:
-        """The number of steps that pass about `examples` examples, for `steps_per_epoch`.
+        """Returns the number of steps that pass about `examples` examples, for `steps_per_epoch`.
 
         Call `fit_batch_size` before if gradients are accumulated: a step of Keras is one batch.
 
@@ -189,7 +189,7 @@ class WattwiseCallback(Callback):
         self._used = True
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Before the first epoch: checks `fit()`, continues the trial of the state, and opens the measurement window.
+        """Checks `fit()`, continues the trial of the state and opens the measurement window, before the first epoch.
 
         Raises:
             TrainerSetupError: if the training is not a complete one with the trial's batch size; says what to change.
@@ -321,7 +321,7 @@ class WattwiseCallback(Callback):
             self._save(epoch, 0)
 
     def _faults(self, fit: _Fit, epoch: int) -> Iterator[str]:
-        """What makes the training another one than the trial's."""
+        """Yields what makes the training another one than the trial's."""
         accumulated = self._accumulated
         for fault in (self._accumulation_fault(), self._size_fault(fit.batch_size)):
             if fault:
@@ -370,7 +370,7 @@ class WattwiseCallback(Callback):
         )
 
     def _size_fault(self, size: int | None) -> str:
-        """What is wrong with the size of a batch; empty if nothing is, or if it is unknown."""
+        """Returns what is wrong with the size of a batch; empty if nothing is, or if it is unknown."""
         if size is None:
             return ""
         try:
@@ -395,7 +395,7 @@ class WattwiseCallback(Callback):
         raise self._trial.refuse(fault)
 
     def _earlier(self, epoch: int) -> str:
-        """What shows that `fit()` continues an earlier training; empty if nothing does."""
+        """Returns what shows that `fit()` continues an earlier training; empty if nothing does."""
         hint = "" if self._states is not None else " (checkpoint=folder keeps the state of a trial)"
         if epoch:
             return f"fit() begins with initial_epoch={epoch}{hint}"
@@ -450,11 +450,11 @@ class WattwiseCallback(Callback):
             self.model.stop_training = True
 
     def _reports(self, epoch: int) -> bool:
-        """Whether an epoch of Keras ends one of the trial."""
+        """Returns whether an epoch of Keras ends one of the trial."""
         return (epoch + 1) % self._every == 0
 
     def _checked_batches(self, epoch: int) -> int:
-        """The number of batches in an epoch of Keras that ends.
+        """Returns the number of batches in an epoch of Keras that ends.
 
         Raises:
             TrainerSetupError: if the epoch had fewer steps than the others, and is not the last one.
@@ -482,7 +482,7 @@ class WattwiseCallback(Callback):
         return self._trial.missing_metric(logs)
 
     def _backed_up(self) -> bool:
-        """Whether `BackupAndRestore` has saved since the last call."""
+        """Returns whether `BackupAndRestore` has saved since the last call."""
         if self._backup is None:
             return False
         try:
@@ -509,7 +509,7 @@ class WattwiseCallback(Callback):
 
 
 def saved_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The newest state of a trial in a folder, for `bso.load_state_dict`; None if it has none.
+    """Returns the newest state of a trial in a folder, for `bso.load_state_dict`; None if it has none.
 
     Raises:
         TrainerSetupError: if the folder has a file that is not one of states.
@@ -559,7 +559,7 @@ class _Fit(NamedTuple):
 
 
 def _variables_of_fit(model: keras.Model) -> Mapping[str, Any]:
-    """The variables of the running `fit()`; empty if it is not that of Keras."""
+    """Returns the variables of the running `fit()`; empty if it is not that of Keras."""
     for frame in callers():
         variables = frame.f_locals
         if frame.f_code.co_name == "fit" and variables.get("self") is model and "epoch_iterator" in variables:
@@ -568,7 +568,7 @@ def _variables_of_fit(model: keras.Model) -> Mapping[str, Any]:
 
 
 def _size_of_batch(model: keras.Model) -> int | None:
-    """The examples in the batch that `fit()` is about to train; None if they are not in memory yet."""
+    """Returns the examples in the batch that `fit()` is about to train; None if they are not in memory yet."""
     arrays = keras.tree.flatten(_variables_of_fit(model).get("data"))
     shape = getattr(arrays[0], "shape", None) if arrays else None
     return int(shape[0]) if shape else None
@@ -579,14 +579,14 @@ def _count(value: object) -> int | None:
 
 
 def _iterations(model: keras.Model) -> int:
-    """The updates of the weights that the model's optimizer has done; 0 if it does not count them."""
+    """Returns the updates of the weights that the model's optimizer has done; 0 if it does not count them."""
     counted = getattr(model.optimizer, "iterations", None)
     # A variable of Keras, or with accumulated gradients a tensor of the backend.
     return 0 if counted is None else int(getattr(counted, "value", counted))
 
 
 def _debugging() -> str:
-    """The setting of Keras that shortens every training; empty if there is none."""
+    """Returns the setting of Keras that shortens every training; empty if there is none."""
     for name in ("max_epochs", "max_steps_per_epoch"):
         # Keras 3.12 and later.
         limit = getattr(keras.config, name, None)

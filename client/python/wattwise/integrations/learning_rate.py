@@ -118,7 +118,7 @@ def scaled_steps(steps: float, *, batch_size: int, default_batch_size: int) -> i
 
 
 def scaling_rule(optimizer: object) -> ScalingRule:
-    """The rule for an optimizer.
+    """Returns the rule for an optimizer.
 
     Args:
         optimizer: its name, its class, or the optimizer itself.
@@ -139,7 +139,7 @@ def scaling_rule(optimizer: object) -> ScalingRule:
 
 
 def _names(optimizer: object) -> Iterator[str]:
-    """The name; of an object or a class, the names of its class and of the classes that it derives from."""
+    """Yields the name; of an object or a class, the names of its class and of the classes that it derives from."""
     if isinstance(optimizer, Enum):
         optimizer = optimizer.value
     if isinstance(optimizer, str):

@@ -150,7 +150,7 @@ class WattwiseCallback(Callback):
         return self._accumulated
 
     def steps(self, examples: float) -> int:
-        """The number of steps that pass about `examples` examples, for `val_check_interval` or `max_steps`.
+        """Returns the number of steps that pass about `examples` examples, for `val_check_interval` or `max_steps`.
 
         A step is one update of the weights. `val_check_interval` and `limit_train_batches` count batches: multiply by
         `accumulate_grad_batches` if gradients are accumulated.
@@ -167,7 +167,7 @@ class WattwiseCallback(Callback):
         max_per_device: int | None = None,
         devices: int | None = None,
     ) -> int:
-        """The batch size for the `DataLoader` of each device.
+        """Returns the batch size for the `DataLoader` of each device.
 
             loader = DataLoader(..., batch_size=callback.loader_batch_size(max_per_device=32))
             Trainer(..., accumulate_grad_batches=callback.accumulate_grad_batches)
@@ -194,7 +194,7 @@ class WattwiseCallback(Callback):
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the trial for a checkpoint; empty if the training does not count."""
+        """Returns the state of the trial for a checkpoint; empty if the training does not count."""
         return {**self._trial.state(), _FIRST: self._first} if self._trial.counts else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ class WattwiseCallback(Callback):
         self._saved = state_dict
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Before a fit: shares the trial with the processes that the trainer has started, and checks the options.
+        """Shares the trial with the processes that the trainer has started, and checks the options, before a fit.
 
         Raises:
             TrainerSetupError: if the options do not fit a trial; says what to set.
@@ -390,7 +390,7 @@ class WattwiseCallback(Callback):
             )
 
     def _too_short(self, trainer: Trainer, accumulated: int) -> str:
-        """The fault of a trainer that stops before its first evaluation."""
+        """Returns the fault of a trainer that stops before its first evaluation."""
         by_steps = self._end_of_steps(trainer, accumulated) < _end_of_epochs(trainer)
         limit = f"max_steps is {trainer.max_steps}" if by_steps else f"max_epochs is {trainer.max_epochs}"
         return (
@@ -407,7 +407,7 @@ class WattwiseCallback(Callback):
         return self._trial.bso.last_epoch + self._schedule.reports(last) - before
 
     def _end_of_steps(self, trainer: Trainer, accumulated: int) -> float:
-        """The batches of the trial up to `max_steps`, as far as it is known how many steps a batch has."""
+        """Returns the batches of the trial up to `max_steps`, as far as it is known how many steps a batch has."""
         if trainer.max_steps < 0 or not trainer.lightning_module.automatic_optimization:
             return math.inf
         batches: float = trainer.num_training_batches
@@ -418,7 +418,7 @@ class WattwiseCallback(Callback):
         return float(done + passes * batches + min(batches, rest * accumulated))
 
     def _planned(self, trainer: Trainer, done: int) -> float | None:
-        """The batches since the last report that the evaluation after `done` batches should have."""
+        """Returns the batches since the last report that the evaluation after `done` batches should have."""
         if self._schedule is None:
             # Only the trainer knows where a pass over the data ends; the first one shows its length.
             return None
@@ -444,7 +444,7 @@ class _Schedule:
 
     @classmethod
     def of(cls, trainer: Trainer) -> _Schedule | None:
-        """The schedule of a trainer that has its data; None if only the end of the data shows when it evaluates."""
+        """Returns the schedule of a trainer that has its data; None if only their end shows when it evaluates."""
         every, a_pass, passes = trainer.val_check_batch, trainer.num_training_batches, trainer.check_val_every_n_epoch
         if passes is None and every != math.inf:
             return cls(every, every)
@@ -454,13 +454,13 @@ class _Schedule:
         return cls(int(min(every, a_pass)) if period == a_pass else period, period)
 
     def following(self, batch: int) -> int:
-        """The batch of the next evaluation after a batch."""
+        """Returns the batch of the next evaluation after a batch."""
         begun = batch // self.period * self.period
         following = (batch - begun) // self.every * self.every + self.every
         return begun + (following if following <= self.period else self.period + self.every)
 
     def reports(self, batches: float) -> float:
-        """The number of evaluations in the first batches."""
+        """Returns the number of evaluations in the first batches."""
         if batches == math.inf:
             return math.inf
         periods, rest = divmod(batches, self.period)
@@ -468,7 +468,7 @@ class _Schedule:
 
 
 def saved_state(checkpoint: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any] | None:
-    """The state of the trial in a trainer's checkpoint; None if it has none.
+    """Returns the state of the trial in a trainer's checkpoint; None if it has none.
 
     Args:
         checkpoint: the file of the checkpoint, or its content.
@@ -498,32 +498,32 @@ def saved_state(checkpoint: str | os.PathLike[str] | Mapping[str, Any]) -> dict[
 
 
 def _batches_done(trainer: Trainer) -> int:
-    """The batches that each device has trained, which a checkpoint continues to count."""
+    """Returns the batches that each device has trained, which a checkpoint continues to count."""
     total = trainer.fit_loop.epoch_loop.batch_progress.total
     # The trainer counts intervals over several passes by the batches that it began, also if an exception ended one.
     return int(total.ready if trainer.check_val_every_n_epoch is None else total.processed)
 
 
 def _batches_of_checkpoint(trainer: Trainer) -> int:
-    """The batches of the passes that a checkpoint has, as if the data had been divided as now."""
+    """Returns the batches of the passes that a checkpoint has, as if the data had been divided as now."""
     fit = trainer.fit_loop
     in_pass = fit.epoch_loop.batch_progress.current.processed if fit.epoch_loop.restarting else 0
     return int(fit.epoch_progress.current.processed * trainer.num_training_batches + in_pass)
 
 
 def _passes(trainer: Trainer) -> float:
-    """The passes over the data after which the trainer stops."""
+    """Returns the passes over the data after which the trainer stops."""
     epochs: int | None = trainer.max_epochs
     return math.inf if epochs is None or epochs < 0 else epochs
 
 
 def _end_of_epochs(trainer: Trainer) -> float:
-    """The batches up to `max_epochs`."""
+    """Returns the batches up to `max_epochs`."""
     return _passes(trainer) * float(trainer.num_training_batches)
 
 
 def _accumulation(trainer: Trainer) -> int:
-    """The batches that the first step will accumulate."""
+    """Returns the batches that the first step will accumulate."""
     for each in trainer.callbacks:
         if isinstance(each, GradientAccumulationScheduler):
             return int(each.get_accumulate_grad_batches(trainer.current_epoch))
@@ -531,14 +531,14 @@ def _accumulation(trainer: Trainer) -> int:
 
 
 def _is_search(trainer: Trainer) -> bool:
-    """Whether a `Tuner` searches, which ends before the training begins."""
+    """Returns whether a `Tuner` searches, which ends before the training begins."""
     finders = (each for each in trainer.callbacks if isinstance(each, LearningRateFinder | BatchSizeFinder))
     # Only a Tuner sets this attribute.
     return any(getattr(each, "_early_exit", False) for each in finders)
 
 
 def _dry_run(trainer: Trainer) -> str:
-    """Why a training is not meant to be complete, or is not as fast as usual; empty if it is."""
+    """Returns why a training is not meant to be complete, or is not as fast as usual; empty if it is."""
     if trainer.fast_dev_run:
         return f"fast_dev_run={trainer.fast_dev_run}"
     if not isinstance(trainer.profiler, PassThroughProfiler):
@@ -547,7 +547,7 @@ def _dry_run(trainer: Trainer) -> str:
 
 
 def _leaves_out(trainer: Trainer, limit: int) -> bool:
-    """Whether `limit_train_batches` leaves out a part of the data."""
+    """Returns whether `limit_train_batches` leaves out a part of the data."""
     # Several loaders are a list or a dictionary, whose length says nothing.
     several = isinstance(trainer.train_dataloader, list | tuple | dict)
     length = None if several else length_of(trainer.train_dataloader)

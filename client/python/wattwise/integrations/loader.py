@@ -96,14 +96,14 @@ def data_loader(
 
 
 def _accelerate_splits() -> bool:
-    """Whether accelerate's `prepare` splits data over several processes."""
+    """Returns whether accelerate's `prepare` splits data over several processes."""
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     # Creating a state to ask would initialise it.
     return bool(getattr(state, "_shared_state", {}).get("num_processes", 1) > 1)
 
 
 def length_of(sized: Any) -> int | None:
-    """The length of a dataset, a sampler or a loader; None if it has none."""
+    """Returns the length of a dataset, a sampler or a loader; None if it has none."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
@@ -111,7 +111,7 @@ def length_of(sized: Any) -> int | None:
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """The batch size that a loader states, or its batch sampler; None if neither does."""
+    """Returns the batch size that a loader states, or its batch sampler; None if neither does."""
     for each in (loader, getattr(loader, "batch_sampler", None)):
         size = getattr(each, "batch_size", None)
         if isinstance(size, Integral):

@@ -9,16 +9,16 @@ class StepListener(Protocol):
     """An object to notify of training steps, such as a `PowerLimitOptimizer`."""
 
     def on_step_begin(self) -> None:
-        """A step begins."""
+        """Notes that a step begins."""
 
     def on_step_end(self) -> None:
-        """A step has ended."""
+        """Notes that a step has ended."""
 
     def on_epoch_end(self) -> None:
-        """The last step of an epoch has ended; the evaluation follows."""
+        """Notes that the last step of an epoch has ended; the evaluation follows."""
 
     def close(self) -> None:
-        """Training is over."""
+        """Notes that training is over."""
 
 
 class StepNotifier:
@@ -36,25 +36,25 @@ class StepNotifier:
         self._in_epoch = False
 
     def begin(self) -> None:
-        """A batch begins, and with it a step, unless one is under way."""
+        """Begins a batch, and with it a step, unless one is under way."""
         if self._listener is not None and not self._in_step:
             self._in_step = self._in_epoch = True
             self._listener.on_step_begin()
 
     def end(self) -> None:
-        """The step has ended."""
+        """Ends the step."""
         if self._listener is not None and self._in_step:
             self._in_step = False
             self._listener.on_step_end()
 
     def end_epoch(self) -> None:
-        """The last step of the epoch has ended, now or before."""
+        """Ends the epoch, whose last step has ended now or before."""
         self.end()
         if self._listener is not None and self._in_epoch:
             self._in_epoch = False
             self._listener.on_epoch_end()
 
     def close(self) -> None:
-        """Training is over."""
+        """Notes that training is over."""
         if self._listener is not None:
             self._listener.close()

@@ -27,7 +27,7 @@ _PREFIX = "best_"
 
 
 def best_state(best: BestEpoch | None) -> dict[str, int | float]:
-    """The best epoch as plain values for a checkpoint."""
+    """Returns the best epoch as plain values for a checkpoint."""
     return {} if best is None else {f"{_PREFIX}{name}": value for name, value in best._asdict().items()}
 
 
@@ -47,7 +47,7 @@ def saved_best(state: Mapping[str, object]) -> BestEpoch | None:
 
 
 def better(best: BestEpoch | None, newest: BestEpoch, *, higher_is_better: bool) -> BestEpoch | None:
-    """The better of two epochs, the earlier one if they are equal; NaN and infinity are no metrics."""
+    """Returns the better of two epochs, the earlier one if they are equal; NaN and infinity are no metrics."""
     if not math.isfinite(newest.metric):
         return best
     sign = 1 if higher_is_better else -1

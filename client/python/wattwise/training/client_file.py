@@ -63,13 +63,13 @@ class ClientFile(NamedTuple):
 
 
 def power_limit_of(document: Mapping[str, object]) -> float | None:
-    """The field `limit_watts_per_gpu` of a JSON object; None if it is missing or not a power."""
+    """Returns the field `limit_watts_per_gpu` of a JSON object; None if it is missing or not a power."""
     limit = document.get("limit_watts_per_gpu")
     return float(limit) if is_number(limit) and 0 < limit < math.inf else None
 
 
 def power_fault_of(document: Mapping[str, object]) -> str:
-    """What is wrong with the field; empty if it is missing or a power."""
+    """Returns what is wrong with the field; empty if it is missing or a power."""
     limit = document.get("limit_watts_per_gpu")
     if limit is None or power_limit_of(document) is not None:
         return ""

@@ -56,7 +56,7 @@ _FALLBACK = "-fallback"
 
 
 def fallback_request(launch_id: str) -> str:
-    """The launch id of a fallback trial that replaces the unanswered request of its launch."""
+    """Returns the launch id of a fallback trial that replaces the unanswered request of its launch."""
     return f"{launch_id}{_FALLBACK}"
 
 
@@ -104,7 +104,7 @@ def deliver_record(client: Client, record: TrialRecord, timeout: float) -> v1.Tr
 
 
 def _resumed(client: Client, record: TrialRecord, timeout: float) -> TrialRecord:
-    """A trial that was continued without the server, with the sums that the server knows of it."""
+    """Returns a trial that was continued without the server, with the sums that the server knows of it."""
     try:
         answer = client.get_next_batch_size(record.job.job_id, launch_id=record.launch_id, resume=True, timeout=timeout)
     except (JobNotFoundError, TrialNotFoundError):
@@ -129,7 +129,7 @@ def _end_unanswered(client: Client, record: TrialRecord, timeout: float) -> None
 
 
 def find_launch(client: Client, trial: v1.TrialId, timeout: float | None = None) -> v1.Trial | None:
-    """The trial that the server has of a launch; None if the server does not know the launch. This changes nothing.
+    """Returns the trial that the server has of a launch, without a change; None if the server does not know it.
 
     Only the launch identifies a trial: after a database was lost or restored, or a job deleted and registered again,
     another launch may have its number.

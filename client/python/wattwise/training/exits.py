@@ -87,7 +87,7 @@ _LONGEST = 10_000
 
 
 def end_reason(error: BaseException | None) -> EndReason:
-    """The end reason for a training that ends with an exception; None stands for no exception.
+    """Returns the end reason for a training that ends with an exception; None stands for no exception.
 
     It is out of memory if the exception, one of its causes, or one exception of a group says so. Ctrl-C and a
     checkpoint that cannot be continued count as preempted, because the batch size is not the cause.
@@ -115,7 +115,7 @@ def reason_value(reason: EndReason | str) -> v1.EndReason.ValueType:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, its causes, and the members of exception groups."""
+    """Yields the exception, its causes, and the members of exception groups."""
     seen: set[int] = set()
     following: list[BaseException | None] = [error]
     while following:

@@ -17,7 +17,7 @@ _VARIABLE = "WATTWISE_FALLBACK"
 
 
 def checked_fallback(chosen: object, job: JobSpec) -> int | None:
-    """The batch size for a user's argument; None stands for the variable `WATTWISE_FALLBACK`, and for no fallback.
+    """Returns the batch size for a user's argument. None stands for the variable `WATTWISE_FALLBACK`, or no fallback.
 
     Raises:
         InvalidArgumentError: if it is not one of the job's batch sizes, or "default".

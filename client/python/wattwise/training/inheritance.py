@@ -17,7 +17,7 @@ def pass_on(batch: GlobalBatch) -> None:
 
 
 def inherited_batch() -> GlobalBatch | None:
-    """The batch size that rank 0 has passed on, until the processes are connected; None in any other process."""
+    """Returns the batch size that rank 0 has passed on, until the processes are connected; None elsewhere."""
     # torchrun sets RANK; Lightning does not.
     if _VARIABLE not in os.environ or "RANK" in os.environ or os.environ.get("LOCAL_RANK", "0") == "0":
         return None

@@ -140,7 +140,7 @@ class TrialRecord:
             self.end_reason = v1.EndReason.Value(_text(document["end_reason"]))
 
     def lines(self) -> list[str]:
-        """The whole journal."""
+        """Returns the whole journal."""
         head: dict[str, object] = {
             "version": _VERSION,
             "server": self.server,
@@ -173,7 +173,7 @@ class TrialRecord:
         self.results = [each for each in self.results if each[0].measurement.epoch != epoch]
 
     def resumed(self, trial: v1.Trial) -> TrialRecord:
-        """The record of a trial that the server has resumed, or was asked to: it carries on what the server knows."""
+        """Returns the record of a trial that the server was asked to resume: it carries on what the server knows."""
         if self.base is None:
             return self
         if ended_by_trainer(trial):
@@ -188,7 +188,7 @@ class TrialRecord:
         return replace(self, results=results, base=None, spare_id="")
 
     def ended_by_trainer(self, spec: v1.JobSpec) -> bool:
-        """Whether its trainer ended the trial for good, rather than a decision; `spec` has all defaults filled in."""
+        """Returns whether its trainer ended the trial for good, not a decision; `spec` has all defaults filled in."""
         return self.outcome(spec) in (
             v1.END_REASON_COMPLETED,
             v1.END_REASON_STOPPED_EARLY,
@@ -211,7 +211,7 @@ class TrialRecord:
         )
 
     def request(self) -> v1.ImportTrialRequest:
-        """The request that delivers the trial; without an end reason its process was killed."""
+        """Returns the request that delivers the trial; without an end reason its process was killed."""
         request = v1.ImportTrialRequest(
             job_id=self.job.job_id,
             launch_id=self.launch_id,
@@ -242,7 +242,7 @@ class JournalInUseError(OSError):
 
 
 def read_record(path: Path) -> TrialRecord:
-    """What the journal of a trial says, whoever has locked it.
+    """Returns what the journal of a trial says, whoever has locked it.
 
     Raises:
         FileNotFoundError: if it is gone.
@@ -547,7 +547,7 @@ _Message = TypeVar("_Message", v1.JobSpec, v1.TrainingResult, v1.Measurement)
 
 
 def _message(document: object, message: _Message) -> _Message:
-    """The message that `_plain` made a JSON object of.
+    """Returns the message that `_plain` made a JSON object of.
 
     Raises:
         ValueError: if it is none.
@@ -569,7 +569,7 @@ def _text(value: object) -> str:
 
 
 def _server(value: object) -> str:
-    """A server's address, or the database of the server of a `wattwise run`."""
+    """Returns a server's address, or the database of the server of a `wattwise run`."""
     server = _text(value)
     fault = control_fault(server) if server.startswith(DATABASE) else ""
     try:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -165,13 +164,12 @@ class Launch:
         """The server's address and the job's id."""
         return self._endpoint.server, self._job.job_id
 
-    def resume(self, state: Mapping[str, object]) -> None:
+    def resume(self, saved: SavedTrial) -> None:
         """Makes `start` continue the trial of a checkpoint.
 
         Raises:
-            ResumeError: if the state is invalid or this launch cannot continue its trial.
+            ResumeError: if this launch cannot continue it.
         """
-        saved = SavedTrial.from_state(state)
         if not self.repeatable:
             raise ResumeError(
                 f"wattwise run gives every launch a new trial, but the checkpoint belongs to trial "

@@ -31,7 +31,7 @@ def checked_reduction(name: MetricReduction) -> MetricReduction:
 
 
 def reduced(values: Sequence[float], reduction: MetricReduction) -> float:
-    """The metrics of all ranks, by rank, as one; NaN if any metric that counts is NaN."""
+    """Returns the metrics of all ranks, by rank, as one; NaN if any metric that counts is NaN."""
     if reduction != "first" and any(map(math.isnan, values)):
         # The result of min and max would depend on the position of the NaN.
         return math.nan
@@ -44,7 +44,7 @@ def _has_several(metric: object) -> bool:
 
 
 def metric_value(metric: object) -> float:
-    """The metric as a float; accepts the numbers of Python, NumPy and PyTorch.
+    """Returns the metric as a float; accepts the numbers of Python, NumPy and PyTorch.
 
     Raises:
         MetricTypeError: if it is not a number; says what to pass.

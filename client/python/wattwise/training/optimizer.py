@@ -36,7 +36,7 @@ from wattwise.training.inheritance import inherited_batch
 from wattwise.training.launch import Endpoint, Launch
 from wattwise.training.metric import MetricReduction, checked_reduction
 from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
-from wattwise.training.resume import SavedTrial, check_is_state, saved_attempt
+from wattwise.training.resume import SavedTrial, saved_attempt
 from wattwise.training.running import RunningTrial
 from wattwise.training.split import GlobalBatch
 from wattwise.training.start import StartedTrial
@@ -210,7 +210,7 @@ class BatchSizeOptimizer:
             )
         # It continues like one of a checkpoint.
         launch = copy(self._launch)
-        launch.resume(self.state_dict())
+        launch.resume(SavedTrial.from_state(self.state_dict()))
         launch.announces = False
         self._running.close_for_another(v1.END_REASON_PREEMPTED)
         return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_launch": launch}
@@ -604,10 +604,10 @@ class BatchSizeOptimizer:
                 after it, raises it if the trial cannot continue, for example because it crashed or its job was deleted.
             OperationOrderError: after training has begun.
         """
-        if self._running is None:
-            self._continue(state)
-            return
         saved = SavedTrial.from_state(state)
+        if self._running is None:
+            self._continue(saved, state)
+            return
         if saved.launch_id == self.trial.launch_id:
             trains = self._running.begun or self.training_finished
             if not trains and saved.sums.epoch != self.last_epoch:
@@ -619,15 +619,14 @@ class BatchSizeOptimizer:
         self._check_replaceable(saved, saved_attempt(state))
         started = self._running
         started.close_for_another(v1.END_REASON_PREEMPTED)
-        self._continue(state)
+        self._continue(saved, state)
         self.get_batch_size()
         if self._in_attempt is not None:
             self._in_attempt.continue_with(self._trial("load_state_dict()"), self._attempt)
 
-    def _continue(self, state: Mapping[str, object]) -> None:
-        check_is_state(state)
+    def _continue(self, saved: SavedTrial, state: Mapping[str, object]) -> None:
         attempt, best = saved_attempt(state), saved_best(state)
-        self._launch.resume(state)
+        self._launch.resume(saved)
         self._attempt, self._best = attempt, best
 
     def _check_replaceable(self, saved: SavedTrial, attempt: int) -> None:
@@ -660,7 +659,7 @@ class BatchSizeOptimizer:
             )
 
     def _shared(self, ranks: Ranks, start: Callable[[], StartedTrial]) -> StartedTrial:
-        """The trial that rank 0 starts, or has, and the place of it among the attempts, on every rank."""
+        """Returns the trial that rank 0 starts, or has, and the place of it among the attempts, on every rank."""
         started, self._attempt, self._best = ranks.on_first(
             "get_batch_size", lambda: (start(), self._attempt, self._best)
         )

@@ -93,7 +93,7 @@ class PowerUsage:
 
 
 def _instead(measured: float, at_highest: float, at_cheapest: float) -> float:
-    """What was measured, with the steps at the cheapest limit; steps may have been faster than the profile's."""
+    """Returns what was measured, with the steps at the cheapest limit; steps may be faster than the profile's."""
     return max(measured - at_highest, 0.0) + at_cheapest
 
 

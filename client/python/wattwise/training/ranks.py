@@ -50,7 +50,7 @@ class Ranks:
 
     @classmethod
     def of(cls, rank: int | None, size: int | None, broadcast: Broadcast | None) -> Ranks | None:
-        """The ranks of a user's arguments; None if there are no arguments.
+        """Returns the ranks of a user's arguments; None if there are no arguments.
 
         Raises:
             InvalidArgumentError: if an argument is missing or invalid.
@@ -80,7 +80,7 @@ class Ranks:
 
     @classmethod
     def current(cls) -> Ranks:
-        """The rank and size in `torch.distributed` now."""
+        """Returns the rank and size in `torch.distributed` now."""
         group = _group()
         return cls() if group is None else cls(group.get_rank(), group.get_world_size())
 
@@ -141,7 +141,7 @@ class Ranks:
             )
 
     def _exchanged(self, call: str, action: Callable[[], Any]) -> list[Any]:
-        """The results of `action` on every rank, through `torch.distributed`."""
+        """Returns the results of `action` on every rank, through `torch.distributed`."""
         arrivals = _arrivals(self)
         if arrivals is not None:
             _attempt(lambda: arrivals.enter(call))
@@ -170,13 +170,13 @@ class _Outcome(NamedTuple):
     error: Exception | None = None
 
     def for_others(self, rank: int) -> _Outcome:
-        """The outcome as `rank` sends it. Other exceptions may not survive pickling, and that shows too late."""
+        """Returns the outcome as `rank` sends it: other exceptions may not survive pickling, which shows too late."""
         if self.error is None or isinstance(self.error, WattwiseError):
             return self
         return _Outcome(None, WattwiseError(f"rank {rank} failed: {type(self.error).__name__}: {self.error}"))
 
     def result_or_raise(self) -> Any:
-        """The result.
+        """Returns the result.
 
         Raises:
             Exception: what the action raised.
@@ -194,7 +194,7 @@ def _outcome(action: Callable[[], Any]) -> _Outcome:
 
 
 def _nothing() -> None:
-    """The action of the ranks other than 0."""
+    """Does nothing, as the ranks other than 0."""
 
 
 def _attempt(exchange: Callable[[], None]) -> None:
@@ -204,7 +204,7 @@ def _attempt(exchange: Callable[[], None]) -> None:
 
 
 def _all_gather(own: _Outcome, size: int) -> list[_Outcome]:
-    """The outcome of each rank, by rank."""
+    """Returns the outcome of each rank, by rank."""
     group = _group()
     if "cpu:gloo" not in group.get_backend_config():
         outcomes: list[Any] = [None] * size
@@ -238,7 +238,7 @@ _arrivals_of_group: Arrivals | None = None
 
 
 def _arrivals(ranks: Ranks) -> Arrivals | None:
-    """The arrivals of this process in its process group; None if the group has no store."""
+    """Returns the arrivals of this process in its process group; None if the group has no store."""
     global _arrivals_of_group  # noqa: PLW0603 - like the process group itself
     if ranks.given:
         return None
@@ -255,7 +255,7 @@ def _arrivals(ranks: Ranks) -> Arrivals | None:
 
 
 def not_connected() -> str | None:
-    """The advice if a launcher started several processes that are not connected to each other; None otherwise."""
+    """Returns the advice if a launcher started several processes that are not connected; None otherwise."""
     size = os.environ.get("WORLD_SIZE", "")
     if size in {"", "1"} or _group() is not None:
         return None
@@ -298,7 +298,7 @@ def warn_if_not_connected() -> int:
 
 
 def _group() -> Any:
-    """The module `torch.distributed` if it is initialised."""
+    """Returns the module `torch.distributed` if it is initialised."""
     module = cast("Any", sys.modules.get("torch.distributed"))
     if module is None or not module.is_available() or not module.is_initialized():
         return None

@@ -26,12 +26,12 @@ class Sums(NamedTuple):
 
 
 def joules_or_none(total: float) -> float | None:
-    """A total as the protos have it: a monitor that measures anything measures more than 0 J, so 0 is not measured."""
+    """Returns a total as the protos have it, which is unset for 0: a monitor that measures anything measures more."""
     return total or None
 
 
 def largest(*several: v1.Measurement) -> v1.Measurement:
-    """The largest of each sum."""
+    """Returns the largest of each sum."""
     most = v1.Measurement()
     for each in several:
         _raise_to(most, each)
@@ -94,18 +94,19 @@ class SavedTrial(NamedTuple):
 
     @classmethod
     def of(cls, trial: v1.Trial, sums: Sums) -> SavedTrial:
-        """The state of a trial."""
+        """Returns the state of a trial."""
         start = trial.start_time.ToNanoseconds()
         return cls(trial.id.job_id, trial.id.launch_id, trial.id.trial_number, trial.batch_size, start, sums)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, object]) -> SavedTrial:
+    def from_state(cls, state: object) -> SavedTrial:
         """Reads the result of `state`.
 
         Raises:
             ResumeError: if it is not a state, or of another version.
         """
-        check_is_state(state)
+        if not isinstance(state, Mapping) or "version" not in state:
+            raise ResumeError("load_state_dict() got an object that is not a state; pass the result of state_dict()")
         if state["version"] != _VERSION:
             raise ResumeError(
                 f"the checkpoint's state has version {_shown(state['version'])}, this wattwise reads version "
@@ -121,7 +122,7 @@ class SavedTrial(NamedTuple):
         )
 
     def state(self) -> dict[str, str | int | float]:
-        """Plain values, which JSON and PyTorch save without conversion."""
+        """Returns plain values, which JSON and PyTorch save without conversion."""
         trial = self._asdict()
         del trial["sums"]
         return {"version": _VERSION, **trial, **self.sums._asdict()}
@@ -138,7 +139,7 @@ class SavedTrial(NamedTuple):
             raise self.ended(trial.end_reason)
 
     def ended(self, reason: v1.EndReason.ValueType) -> ResumeError:
-        """The error for a trial that its trainer has ended."""
+        """Returns the error for a trial that its trainer has ended."""
         return ResumeError(
             f"{self.name} was ended by its trainer ({enum_constant(v1.EndReason, reason)}) and cannot continue; "
             f"{_NEW_TRIAL}. "
@@ -146,7 +147,7 @@ class SavedTrial(NamedTuple):
         )
 
     def gone(self) -> ResumeError:
-        """The error for a trial that the server does not have."""
+        """Returns the error for a trial that the server does not have."""
         return ResumeError(f"{self.name} of the checkpoint is gone: it was deleted with its job; {_NEW_TRIAL}")
 
     @property
@@ -165,27 +166,17 @@ class SavedTrial(NamedTuple):
 
 
 def has_ended(trial: v1.Trial) -> bool:
-    """Whether the trial has ended for good; a report revives a trial that the server counts as lost."""
+    """Returns whether the trial has ended for good; a report revives a trial that the server counts as lost."""
     return trial.end_reason not in (v1.END_REASON_UNSPECIFIED, v1.END_REASON_LOST)
 
 
 def ended_by_trainer(trial: v1.Trial) -> bool:
-    """Whether its trainer ended the trial for good and without a decision, so that it cannot continue."""
+    """Returns whether its trainer ended the trial for good and without a decision, so that it cannot continue."""
     return trial.status == v1.TRIAL_STATUS_FAILED
 
 
-def check_is_state(state: object) -> None:
-    """Checks that an object may be the result of `state_dict`.
-
-    Raises:
-        ResumeError: if it is another object.
-    """
-    if not isinstance(state, Mapping) or "version" not in state:
-        raise ResumeError("load_state_dict() got an object that is not a state; pass the result of state_dict()")
-
-
 def saved_attempt(state: Mapping[str, object]) -> int:
-    """The number of the attempt that a state was saved in; 1 if it has none.
+    """Returns the number of the attempt that a state was saved in; 1 if it has none.
 
     Raises:
         ResumeError: if it is not a number.
@@ -202,7 +193,7 @@ def _string(state: Mapping[str, object], name: str) -> str:
 
 
 def integer_in(state: Mapping[str, object], name: str, most: int = MAX_INT32) -> int:
-    """An integer of a state, 0 or more.
+    """Returns an integer of a state, 0 or more.
 
     Raises:
         ResumeError: if it is missing, or another value.
@@ -214,7 +205,7 @@ def integer_in(state: Mapping[str, object], name: str, most: int = MAX_INT32) ->
 
 
 def sum_in(state: Mapping[str, object], name: str) -> float:
-    """A finite number of a state, 0 or more.
+    """Returns a finite number of a state, 0 or more.
 
     Raises:
         ResumeError: if it is missing, or another value.

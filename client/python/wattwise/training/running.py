@@ -453,7 +453,7 @@ class RunningTrial:
         return "raise max_tries: the server takes the misses into account"
 
     def claim_outage_warning(self, begun_at: float) -> bool:
-        """See `Exchange.claim_outage_warning`; without a session, every caller should warn."""
+        """Returns what `Exchange.claim_outage_warning` does; without a session, every caller should warn."""
         return self._session is None or self._session.exchange.claim_outage_warning(begun_at)
 
     def client(self, timeout: float) -> Client:

@@ -282,7 +282,7 @@ class Session:
         self.exchange.mark_delivered()
 
     def _where(self, remedy: str) -> str:
-        """Where an undelivered trial is kept, and what delivers it."""
+        """Returns where an undelivered trial is kept, and what delivers it."""
         return f"; it is kept in {self.exchange.journal.path}, and {remedy}" if self.exchange.journal.kept else ""
 
     def _rest(self) -> None:

@@ -26,7 +26,7 @@ class GlobalBatch(NamedTuple):
     of_job: tuple[int, ...]
 
     def share(self, number: int, what: str = "devices") -> int:
-        """The share of each of several devices or ranks.
+        """Returns the share of each of several devices or ranks.
 
         Args:
             number: the number of devices or ranks.
@@ -47,7 +47,7 @@ class GlobalBatch(NamedTuple):
         )
 
     def accumulated(self, devices: int, max_per_device: int, what: str = "devices") -> tuple[int, int]:
-        """The largest size per device up to a limit, and the accumulated steps that make up the batch size with it.
+        """Returns the largest size per device up to a limit, and the accumulated steps that complete the batch size.
 
         Args:
             devices: the number of devices or ranks.
@@ -69,7 +69,7 @@ class GlobalBatch(NamedTuple):
         return size, share // size
 
     def steps(self, examples: float) -> int:
-        """The number of steps that pass about `examples` examples: the nearest whole number, at least 1.
+        """Returns the number of steps that pass about `examples` examples: the nearest whole number, at least 1.
 
         Raises:
             InvalidArgumentError: if `examples` is not a finite number above 0.
@@ -97,7 +97,7 @@ class Split:
     steps: str
 
     def size_for(self, batch: GlobalBatch, *, devices: int, steps: int) -> int:
-        """The size per device for a number of accumulated steps.
+        """Returns the size per device for a number of accumulated steps.
 
         Raises:
             TrainerSetupError: if the batch size cannot be split evenly; names the numbers that work.
@@ -105,7 +105,7 @@ class Split:
         return self._divided(batch, devices, steps, self.steps)
 
     def steps_for(self, batch: GlobalBatch, *, devices: int, size: int) -> int:
-        """The accumulated steps for a size per device.
+        """Returns the accumulated steps for a size per device.
 
         Raises:
             TrainerSetupError: if the batch size cannot be split evenly; names the numbers that work.

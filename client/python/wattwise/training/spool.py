@@ -69,7 +69,7 @@ class Spool:
 
     @classmethod
     def from_env(cls) -> Spool:
-        """The spool of `WATTWISE_SPOOL`, else the one in `XDG_STATE_HOME`; it keeps nothing if none can be used."""
+        """Returns the spool of `WATTWISE_SPOOL`, else of `XDG_STATE_HOME`; it keeps nothing if none can be used."""
         try:
             return cls.named()
         except SpoolError as error:
@@ -79,7 +79,7 @@ class Spool:
 
     @classmethod
     def named(cls) -> Spool:
-        """The spool of the environment.
+        """Returns the spool of the environment.
 
         Raises:
             SpoolError: if a variable names no folder, or others may have written there.
@@ -101,7 +101,7 @@ class Spool:
         return cls(folder)
 
     def journal(self, record: TrialRecord) -> Journal:
-        """The journal of a trial that starts, or that goes on; without a file if there cannot be one."""
+        """Returns the journal of a trial that starts, or that goes on; without a file if there cannot be one."""
         if self.folder is None:
             return Journal(record)
         path = self.folder_of(record.server, record.job.job_id) / f"{safe_name(record.launch_id)}{SUFFIX}"
@@ -140,7 +140,7 @@ class Spool:
         return journal
 
     def _opened_or_created(self, record: TrialRecord, path: Path) -> Journal:
-        """The journal of a trial that starts or goes on.
+        """Returns the journal of a trial that starts or goes on.
 
         Raises:
             JournalInUseError: if it belongs to another process.
@@ -173,7 +173,7 @@ class Spool:
         return None
 
     def folder_of(self, server: str, job_id: str) -> Path:
-        """The folder of a job's journals; all spellings of a server's address have the same.
+        """Returns the folder of a job's journals; all spellings of a server's address have the same.
 
         Raises:
             ValueError: if the spool keeps nothing.
@@ -181,7 +181,7 @@ class Spool:
         return self._folder_of(server) / safe_name(job_id)
 
     def paths(self, server: str | None = None, job_id: str | None = None) -> list[Path]:
-        """The journals, oldest first: all, those of a server, or those of one of its jobs."""
+        """Returns the journals, oldest first: all, those of a server, or those of one of its jobs."""
         if self.folder is None:
             return []
         folder, depth = self.folder, 2
@@ -193,14 +193,14 @@ class Spool:
         return [path for _, _, path in _journals(folder, depth)]
 
     def path_of(self, server: str, job_id: str, launch_id: str) -> Path | None:
-        """The journal of a trial; None if there is none."""
+        """Returns the journal of a trial; None if there is none."""
         if self.folder is None:
             return None
         path = self.folder_of(server, job_id) / f"{safe_name(launch_id)}{SUFFIX}"
         return path if os.path.lexists(path) and not self._fault_above(path) else None
 
     def read(self, server: str, job_id: str, launch_id: str) -> TrialRecord | None:
-        """What the journal of a trial says, whoever has it; None if there is none that can be read."""
+        """Returns what the journal of a trial says, whoever has it; None if there is none that can be read."""
         path = self.path_of(server, job_id, launch_id)
         with contextlib.suppress(OSError, ValueError):
             if path is not None:
@@ -208,7 +208,7 @@ class Spool:
         return None
 
     def _fault_above(self, path: Path) -> str:
-        """Why others may have written into a folder of the spool that a path is in; empty if they may not."""
+        """Returns why others may have written into a folder of the spool that a path is in; empty if they may not."""
         for folder in path.parents:
             if fault := _fault_of(folder, of_user=folder == self.folder):
                 return fault
@@ -282,7 +282,7 @@ def drop(path: Path, *, unreadable: bool = True) -> bool:
 
 
 def safe_name(text: str) -> str:
-    """A text as the name of a file; a long or unusual one is cut and gets a checksum."""
+    """Returns a text as the name of a file; a long or unusual one is cut and gets a checksum."""
     name = "".join(each if each in _SAFE or (each == "." and index) else "%" for index, each in enumerate(text))
     if name == text and 0 < len(name) <= _LONGEST_NAME:
         return name
@@ -302,7 +302,7 @@ def _make(folder: Path, mode: int = 0o777) -> None:
 
 
 def _fault_of(folder: Path, *, of_user: bool) -> str:
-    """Why others than this user may have written into a folder; empty if they may not, or there is none.
+    """Returns why others than this user may have written into a folder; empty if they may not, or there is none.
 
     Args:
         folder: the folder.
@@ -325,7 +325,7 @@ def _warn_of(fault: str) -> None:
 
 
 def _taken_over(path: Path) -> Journal | None:
-    """The journal of a trial that is resumed; None if there is none, such as after its delivery.
+    """Returns the journal of a trial that is resumed; None if there is none, such as after its delivery.
 
     Raises:
         JournalInUseError: if it belongs to another process.
@@ -345,7 +345,7 @@ def _taken_over(path: Path) -> Journal | None:
 
 
 def _holder(path: Path) -> str:
-    """The process that has locked a file, such as "process 4711 (python train.py)"."""
+    """Returns the process that has locked a file, such as "process 4711 (python train.py)"."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         inode = str(path.stat().st_ino)
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
@@ -358,7 +358,7 @@ def _holder(path: Path) -> str:
 
 
 def _journals(folder: Path, depth: int = 0) -> list[tuple[float, int, Path]]:
-    """Time of the last change, size and path of all journals in the folders below one, oldest first.
+    """Returns the time of the last change, size and path of all journals below a folder, oldest first.
 
     Args:
         folder: the folder.

@@ -147,7 +147,7 @@ class ResultStream:
         return None
 
     def _written(self, request: v1.StreamResultsRequest, now: float) -> v1.StreamResultsRequest:
-        """The request that gRPC gets now."""
+        """Returns the request that gRPC gets now."""
         self._writing_at, self._beat_at = now, now + self._exchange.beat_seconds
         self._exchange.changed.notify_all()
         return request

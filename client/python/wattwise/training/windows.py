@@ -17,7 +17,7 @@ _SHORTEST_SECONDS = 1e-6
 
 
 def training_result(trial: v1.TrialId, sums: Sums, metric: float, monitor: MonitorKinds) -> v1.TrainingResult:
-    """The measurement of an epoch as the server takes it, which has NaN for a metric that is not finite."""
+    """Returns the measurement of an epoch as the server takes it, which has NaN for a metric that is not finite."""
     return v1.TrainingResult(
         trial=trial,
         measurement=v1.Measurement(
