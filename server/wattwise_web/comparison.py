@@ -27,7 +27,7 @@ def _figures(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
     saved = (*shown_saving(quantity.saving, quantity.text), why_no_figure(quantity.saving))
     paid = {}
     if quantity.name == "money":
-        paid = {"money per delivery so far": quantity.text(each.money) if deliveries else UNKNOWN}
+        paid = {"money spent per delivery": quantity.text(each.money) if deliveries else UNKNOWN}
     return {
         "used now": str(job.batch_size_in_use) if job.HasField("batch_size_in_use") else UNKNOWN,
         "default": str(spec.default_batch_size),
@@ -35,7 +35,7 @@ def _figures(job: v1.Job, statistics: v1.JobStatistics, factors: v1.Factors) -> 
         "cost of a model with the default": text(cost.with_default) if cost.HasField("with_default") else UNKNOWN,
         "trials": f"{job.num_trials:,}",
         "deliveries": f"{deliveries:,}",
-        "cost per delivery so far": text(each.cost) if deliveries else UNKNOWN,
+        "cost spent per delivery": text(each.cost) if deliveries else UNKNOWN,
         **paid,
         "energy so far": marked(energy, mark)(spent.energy_joules) if spent.HasField("energy_joules") else UNKNOWN,
         "time so far": duration(spent.time_seconds),

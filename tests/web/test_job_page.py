@@ -301,7 +301,7 @@ def test_two_jobs_are_compared(own_web: httpx.Client, grpc_server: LiveServer, l
              for job_id in (lucky.job_id, "lucky-too")}  # fmt: skip
     shown = figures(own_web, lucky.job_id, "lucky-too")
     each = [joules(of.spent.cost / of.num_deliveries) for of in found.values()]
-    assert shown["cost per delivery so far"] == each
+    assert shown["cost spent per delivery"] == each
     assert shown["deliveries"] == [str(of.num_deliveries) for of in found.values()]
     costs = [of.savings.cost for of in found.values()]
     now = [joules(cost.in_use) if cost.HasField("in_use") else DASH for cost in costs]

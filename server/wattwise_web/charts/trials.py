@@ -295,7 +295,7 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, History]]) -> Chart | None:
         Tip("job", Source.SERIES),
         Tip("up to trial", Source.X),
         Tip("deliveries"),
-        Tip("cost per delivery", Source.COST),
+        Tip("spent per delivery", Source.COST),
     )
     marks: list[Mark] = []
     points: list[Point] = []
@@ -324,11 +324,11 @@ def cost_per_delivery(found: Sequence[tuple[v1.Job, History]]) -> Chart | None:
         for of in newest[:MOST_ROWS]
     ]
     palette = Palette("job", dict(zip(names, PAIR, strict=True)), names, columns=1)
-    y = amount_axis("cost per delivery", costs)
+    y = amount_axis("spent per delivery", costs)
     return Chart(
         "per-delivery",
-        "Cost per delivery",
-        ("job", "up to trial", "deliveries", "cost per delivery"),
+        "Spent per delivery",
+        ("job", "up to trial", "deliveries", "spent per delivery"),
         rows,
         Drawing(whole_axis("trial", points), y, marks, palette, height=260),
         "All cost so far, failed and exploring trials included, divided by the deliveries so far.",

@@ -20,7 +20,6 @@ from wattwise.presentation.quantities import (
     exact_moment,
     joules,
     marked,
-    money,
     optional,
     seconds_since,
 )
@@ -29,6 +28,7 @@ from wattwise.presentation.sentences import (
     answer,
     has_prices,
     main_quantity,
+    money_text,
     number_of,
     since_trial,
     total_answer,
@@ -155,8 +155,7 @@ def print_models(statistics: v1.JobStatistics, factors: v1.Factors, mark: str) -
         numbers("mean time", mean("time_seconds"), duration, priority=2),
     ]
     if has_prices(factors):
-        text = marked(partial(money, currency=factors.currency), mark)
-        columns.append(numbers("mean money", mean("money"), text, priority=3))
+        columns.append(numbers("mean money", mean("money"), money_text(factors, mark), priority=3))
     if factors.HasField("carbon_intensity_grams_per_kwh"):
         columns.append(numbers("mean CO2", mean("carbon_grams"), marked(carbon, mark), priority=5))
     every = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wattwise import v1
@@ -22,14 +21,13 @@ from wattwise.presentation.quantities import (
     marked,
     metric,
     moment,
-    money,
     optional,
     spread,
     step_energy,
     step_time,
     watts_per_gpu,
 )
-from wattwise.presentation.sentences import has_prices, main_quantity, mean_money
+from wattwise.presentation.sentences import has_prices, main_quantity, mean_money, money_text
 from wattwise.presentation.states import (
     BatchSize,
     JobTrial,
@@ -210,8 +208,7 @@ def main_amounts(
         return value(main_quantity(row.summary.savings, factors, mark="").saving)
 
     if has_prices(factors):
-        text = partial(money, currency=factors.currency)
-        return numbers(name, of_job, text, priority=priority, unit="money")
+        return numbers(name, of_job, money_text(factors, mark=""), priority=priority, unit="money")
     return numbers(name, of_job, joules, priority=priority)
 
 

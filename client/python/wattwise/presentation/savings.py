@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 from wattwise import v1
@@ -18,12 +17,12 @@ from wattwise.presentation.quantities import (
     joules,
     marked,
     moment,
-    money,
     seconds_since,
 )
 from wattwise.presentation.sentences import (
     Quantity,
     main_quantity,
+    money_text,
     number_of,
     shown_saving,
     spent_by_month,
@@ -73,7 +72,7 @@ def amounts_of(savings: v1.Savings, factors: v1.Factors, mark: str) -> list[Amou
         ("time", savings.time, duration),
     ]
     if savings.HasField("money"):
-        quantities.append(("money", savings.money, marked(partial(money, currency=factors.currency), mark)))
+        quantities.append(("money", savings.money, money_text(factors, mark)))
     if savings.HasField("carbon"):
         quantities.append(("CO2", savings.carbon, marked(carbon, mark)))
     main = main_quantity(savings, factors, mark).name

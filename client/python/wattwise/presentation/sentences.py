@@ -105,8 +105,13 @@ def answer(
 def main_quantity(savings: v1.Savings, factors: v1.Factors, mark: str) -> Quantity:
     """Returns the main quantity of savings, with a mark before amounts that are estimates."""
     if savings.main_quantity == v1.SAVINGS_QUANTITY_MONEY:
-        return Quantity("money", savings.money, marked(partial(money, currency=factors.currency), mark))
+        return Quantity("money", savings.money, money_text(factors, mark))
     return Quantity("cost", savings.cost, marked(joules, mark))
+
+
+def money_text(factors: v1.Factors, mark: str) -> Callable[[float], str]:
+    """Returns the function that formats amounts in the operator's currency, with a mark before them."""
+    return marked(partial(money, currency=factors.currency), mark)
 
 
 def has_prices(factors: v1.Factors) -> bool:
@@ -406,4 +411,4 @@ def next_launch(choices: Sequence[v1.PreviewedChoice]) -> str:
 def mean_money(trials: v1.TrialStatistics, factors: v1.Factors, mark: str) -> str:
     """Returns what a delivery with a batch size costs on average in money; empty if that is unknown."""
     mean = trials.mean_delivery
-    return marked(partial(money, currency=factors.currency), mark)(mean.money) if mean.HasField("money") else ""
+    return money_text(factors, mark)(mean.money) if mean.HasField("money") else ""
