@@ -274,7 +274,7 @@ def trial(
 
 def running(info: v1.GetServerInfoResponse, listed: v1.ListTrialsResponse, wanted: Parameters) -> Page:
     """Returns the list of running trials."""
-    rows = sorted((sections.trial_row(None, trial) for trial in listed.trials), key=lambda row: row.silent_since)
+    rows = [sections.trial_row(None, trial) for trial in sorted(listed.trials, key=_last_sign)]
     pager = _pager("/running", {}, wanted, listed.next_page_token)
     part = "" if pager.first is None and pager.next is None else "of this page "
     number = number_of(listed.total_size, "running trial")
@@ -289,6 +289,12 @@ def running(info: v1.GetServerInfoResponse, listed: v1.ListTrialsResponse, wante
         )
         found.append(Paragraph(text, "empty"))
     return Page("Running", info, found)
+
+
+def _last_sign(trial: v1.Trial) -> int:
+    """Returns the time of a trial's last report, or of its start, in nanoseconds since 1970."""
+    newest = trial.newest
+    return (newest.report_time if newest.HasField("report_time") else trial.start_time).ToNanoseconds()
 
 
 def events(info: v1.GetServerInfoResponse, listed: v1.ListEventsResponse, wanted: Parameters) -> Page:
@@ -318,7 +324,7 @@ def events(info: v1.GetServerInfoResponse, listed: v1.ListEventsResponse, wanted
 def about(info: v1.GetServerInfoResponse, address: str) -> Page:
     """Returns the page about the server and the visitor."""
     factors = factors_text(info.factors) or NO_FACTORS
-    section = About(address, info, role_name(info.role), amounts.moment(info.start_time), factors)
+    section = About(address, role_name(info.role), amounts.moment(info.start_time), factors)
     return Page("About", info, [Head("About"), section], is_live=False)
 
 

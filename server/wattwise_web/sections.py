@@ -191,8 +191,6 @@ class TrialRow:
     """Whether the cost is computed for another power limit than the trial's."""
     started: Moment | None
     reported: Moment | None
-    silent_since: int
-    """When it was last heard of, in nanoseconds since 1970."""
     lease: Moment | None
     host: str
     log: str
@@ -367,7 +365,6 @@ class About:
     """The server, and what the visitor may see; `role` is empty if the server needs no token."""
 
     server: str
-    info: v1.GetServerInfoResponse
     role: str
     started: Moment
     factors: str
@@ -516,7 +513,6 @@ def trial_row(job: v1.Job | None, trial: v1.Trial) -> TrialRow:
         computed=trial.newest.HasField("computed"),
         started=amounts.moment(trial.start_time) if trial.HasField("start_time") else None,
         reported=amounts.moment(trial.newest.report_time) if reported else None,
-        silent_since=(trial.newest.report_time if reported else trial.start_time).ToNanoseconds(),
         lease=amounts.moment(trial.lease_expire_time, is_ahead=True) if trial.HasField("lease_expire_time") else None,
         host=trial.labels.get("host", ""),
         log=web_url(trial.labels.get(LOG_URL, "")),

@@ -95,7 +95,6 @@ class Dots:
     """The address to which points lead, without its end; empty for none."""
     size: int = 90
     """The area of a symbol, in square pixels."""
-    range_width: float = 2.0
     range_opacity: float = 1.0
 
 

@@ -156,7 +156,7 @@ def _dots(job_id: str, points: Sequence[Point], *, single: bool) -> Dots:
         return Dots(points, tips, page("trial", job=job_id, number=""), size=56)
     tips = [Tip("trials"), batch, Tip("median cost", Source.COST), Tip("result"), ended, Tip("mean epochs")]
     address = page("job/trials", id=job_id, batch="")
-    return Dots(points, tips, address, size=56, range_width=1.5, range_opacity=0.45)
+    return Dots(points, tips, address, size=56, range_opacity=0.45)
 
 
 def _result(bucket: v1.TrialBucket, *, single: bool) -> str:

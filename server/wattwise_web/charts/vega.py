@@ -155,7 +155,7 @@ class _Renderer:
             texts.append({"calculate": f"min(datum.y, {self._edge!r})", "as": "shown"})
         layers = []
         if any(point.high is not None for point in mark.points):
-            rule = {"type": "rule", "strokeWidth": mark.range_width, "opacity": mark.range_opacity}
+            rule = {"type": "rule", "strokeWidth": 2, "opacity": mark.range_opacity}
             ends = {"y": self._along("l"), "y2": {"field": "h"}, "color": self._color}
             layers.append(self._layer(mark.points, rule, ends, [{"filter": f"datum.k != {Look.EXCLUDED:d}"}]))
         for look in sorted({point.look for point in mark.points}):
