@@ -602,7 +602,8 @@ def test_process_that_is_terminated_in_a_later_attempt(server: LiveServer, start
 
 def test_best_epoch_over_all_attempts(grpc_server: LiveServer) -> None:
     """`best` and `improved` follow the metrics of all attempts; NaN is never the best."""
-    bso = BatchSizeOptimizer(grpc_server.address, job_spec(max_epochs=3), monitor=StepMonitor())
+    spec = job_spec(max_epochs=3, policy="knowledge_gradient")
+    bso = BatchSizeOptimizer(grpc_server.address, spec, monitor=StepMonitor())
     assert not bso.improved
     metrics = iter([math.nan, 0.3, 0.2, 0.1, 0.6, 0.6])
     improved: list[bool] = []
@@ -617,3 +618,10 @@ def test_best_epoch_over_all_attempts(grpc_server: LiveServer) -> None:
         train()
     assert bso.best == (2, 2, 0.6)
     assert improved == [False, True, False, False, True, False]
+    # Another loop begins again, also with the numbers of its attempts.
+    metrics = iter([0.2, 0.1, 0.3, 0.1, 0.1, 0.1])
+    improved.clear()
+    with pytest.raises(TrainFailError):
+        train()
+    assert bso.best == (1, 3, 0.3)
+    assert improved == [True, False, True, False, False, False]

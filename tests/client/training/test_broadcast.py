@@ -228,6 +228,34 @@ def test_wait_without_known_ranks(monkeypatch: pytest.MonkeyPatch, rank: int) ->
     assert warnings == [("on_evaluate",)]
 
 
+@pytest.mark.thorough
+def test_broadcast_fails_once_for_a_checkpoint(server: LiveServer) -> None:
+    """A start that is repeated after a failed broadcast leaves no file in the spool once the trial is decided."""
+    spec, failures = job_spec(), iter([True])
+
+    def broadcast(sent: bytes | None) -> Any:
+        if next(failures, False):
+            raise ConnectionError
+        return sent
+
+    first = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor())
+    next(first.epochs())
+    first.on_evaluate(0.1)
+    state = first.state_dict()
+    # Its end stays in the spool.
+    server.kill()
+    first.close("PREEMPTED")
+    server.start()
+    bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), rank=0, world_size=2, broadcast=broadcast)
+    bso.load_state_dict(state)
+    with pytest.raises(ConnectionError):
+        bso.get_batch_size()
+    for _ in bso.epochs():
+        bso.on_evaluate(0.95)
+    bso.close()
+    assert (bso.target_reached, list(Spool.from_env().paths())) == (True, [])
+
+
 def test_single_rank_needs_no_broadcast(grpc_addr: str) -> None:
     """A launcher that starts one process needs no broadcast, and may reduce the metric."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor(), rank=0, world_size=1, reduce_metric="mean")

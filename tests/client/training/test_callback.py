@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import signal
 import sys
 import uuid
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -336,9 +338,12 @@ def test_actions_at_the_end(grpc_addr: str) -> None:
 
 
 def test_new_optimizer_of_the_job_ends_the_older_trial(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Another optimizer of the job ends the older one's trial and window, and logs it once; the older one is over."""
+    """Another optimizer of the job ends the older one's trial and window, and logs it once; the older one is over.
+
+    The two may spell the server's address differently.
+    """
     monitor, job = StepMonitor(), job_spec()
-    older = BatchSizeOptimizer(grpc_addr, job, monitor=monitor)
+    older = BatchSizeOptimizer(grpc_addr.replace("127.0.0.1", "localhost"), job, monitor=monitor)
     loop = older.epochs()
     next(loop)
     older.on_evaluate(0.1)
@@ -353,6 +358,15 @@ def test_new_optimizer_of_the_job_ends_the_older_trial(grpc_addr: str, caplog: p
     assert reasons == {1: v1.END_REASON_PREEMPTED, 2: v1.END_REASON_TARGET_REACHED}
     warnings = [record.args for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [(older.trial.name,)]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_optimizers_are_not_copied(grpc_addr: str, copied: Callable[[object], object]) -> None:
+    """A copy is refused, and its trial goes on."""
+    with begun(grpc_addr) as bso:
+        with pytest.raises(OperationOrderError, match="cannot be copied"):
+            copied(bso)
+        assert not bso.training_finished
 
 
 def test_optimizers_of_other_jobs_and_decided_trials_are_left_alone(

@@ -24,6 +24,7 @@ from wattwise.errors import (
     log,
 )
 from wattwise.monitor import Monitor, gpu_group, monitor_kinds
+from wattwise.rpc.address import server_of
 from wattwise.rpc.answers import check_dispatched, heartbeat_seconds
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.calls import new_id
@@ -160,9 +161,14 @@ class Launch:
         return self.assigned is None
 
     @property
+    def server(self) -> str:
+        """The server's address, as given."""
+        return self._endpoint.server
+
+    @property
     def job_key(self) -> tuple[str, str]:
-        """The server's address and the job's id."""
-        return self._endpoint.server, self._job.job_id
+        """The server's address, the same for all spellings of it, and the job's id."""
+        return server_of(self.server), self._job.job_id
 
     def resume(self, saved: SavedTrial) -> None:
         """Makes `start` continue the trial of a checkpoint.
@@ -202,6 +208,7 @@ class Launch:
         """
         saved = self.next if isinstance(self.next, SavedTrial) else None
         if saved is not None:
+            self._let_go()
             # Nobody may deliver, and so end, the trial from now on.
             self._held = self._endpoint.spool.hold(self._endpoint.name, saved.job_id, saved.launch_id)
         try:

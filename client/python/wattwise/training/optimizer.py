@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from wattwise import v1
@@ -215,8 +215,19 @@ class BatchSizeOptimizer:
         self._running.close_for_another(v1.END_REASON_PREEMPTED)
         return {**self.__dict__, "_monitor": self._given_monitor, "_running": None, "_launch": launch}
 
+    def __copy__(self) -> NoReturn:
+        """Refuses a copy: two objects would end and report one trial."""
+        raise OperationOrderError(
+            "a BatchSizeOptimizer cannot be copied, because its trial runs once: pass the object itself, or create "
+            "another one for another trial"
+        )
+
+    def __deepcopy__(self, _: object) -> NoReturn:
+        """Refuses a copy, like `copy.copy`."""
+        self.__copy__()
+
     def __repr__(self) -> str:
-        server, job_id = self._launch.job_key
+        server, job_id = self._launch.server, self._job.job_id
         trial = None if self._running is None else self._running.info.trial
         return f"BatchSizeOptimizer({server!r}, job_id={job_id!r}, trial={trial}, decision={self.decision})"
 
@@ -273,7 +284,8 @@ class BatchSizeOptimizer:
             if bso.improved:
                 save(model)
 
-        A launch that never reaches its target can still keep its best model. A checkpoint continues it.
+        A launch that never reaches its target can still keep its best model. A checkpoint continues it. A further loop
+        over `attempts` begins without one.
         """
         return self._best
 
@@ -478,6 +490,7 @@ class BatchSizeOptimizer:
         _positive("max_tries", max_tries, "5")
         if self.training_finished and self._launch.next is None and self._launch.repeatable:
             self._begin_again(1)
+            self._best = None
         self.get_batch_size()
         tries = max_tries if self._launch.repeatable else 1
         while True:
