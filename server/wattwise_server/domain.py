@@ -542,8 +542,8 @@ class Totals(NamedTuple):
     Attributes:
         num_jobs: The jobs.
         num_running_trials: Running trials.
-        num_deliveries: Trials that reached the target.
-        num_missed: Trials that were decided without that.
+        num_deliveries: Trials that delivered a model, without doubtful ones.
+        num_missed: Trials that missed the target.
         num_failed: Trials that failed.
         num_interrupted: Trials that were interrupted.
         spent: What all trials took.

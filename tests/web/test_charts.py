@@ -144,7 +144,13 @@ def test_a_lower_bound_far_below_is_cut_off() -> None:
     """Where the bound is far below zero, the axis leaves room for the estimate, and the caption says so."""
     saved, least = [-1e3, 2e3, 3e3], [-5e6, -9e5, -2e5]
     points = [
-        v1.SavingsPoint(trial_number=number, num_deliveries=number, saved_cost=each, saved_cost_at_least=bound)
+        v1.SavingsPoint(
+            trial_number=number,
+            num_deliveries=number + 7,
+            num_compared_deliveries=number,
+            saved_cost=each,
+            saved_cost_at_least=bound,
+        )
         for number, (each, bound) in enumerate(zip(saved, least, strict=True), 1)
     ]
     chart = charts.saved_so_far(v1.Job(), charts.History(v1.JobStatistics(), savings_points=points))
@@ -155,6 +161,7 @@ def test_a_lower_bound_far_below_is_cut_off() -> None:
     layers = specification(chart.drawing)["layer"]
     assert [layer["mark"]["clip"] for layer in layers if layer["mark"]["type"] in ("line", "area")] == [True] * 3
     assert "The solid line goes on below the chart" in chart.caption
+    assert [row[1] for row in chart.rows] == ["3", "2", "1"]
     assert [row[3] for row in chart.rows] == [f"{MINUS}200 kJ", f"{MINUS}900 kJ", f"{MINUS}5.00 MJ"]
 
 

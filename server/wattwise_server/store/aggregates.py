@@ -1,8 +1,8 @@
 """The SQL of figures: sums over the trials of jobs. Only trials that count are in them, unless a name says otherwise.
 
 A trial is *own* unless it was imported and, as far as known, started before its job was registered: then it tells what
-a batch size costs, but was not spent under this job. It is *doubtful* if its delivery is too cheap to count, and in no
-claim then.
+a batch size costs, but was not spent under this job. It is *doubtful* if it reached the target too cheaply to count:
+what it cost is spent, and it is no delivery. Only the buckets, which show trials, have it as one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from wattwise_server.store.rows import FAILED, NEWEST_EPOCH
 
 _OWN = "(t.origin != 'IMPORTED' OR (t.start_known AND t.start_time >= j.create_time))"
 _DOUBTFUL = "(t.target_reached AND t.observation IS NULL)"
+_DELIVERED = "(t.target_reached AND t.observation IS NOT NULL)"
 _TRIALS = "FROM trials t JOIN jobs j ON j.job_key = t.job_key"
 _HAS_ENDED = "t.status != 'RUNNING' AND t.trial_number > j.reset_after"
 _ENDED = f"{_TRIALS} WHERE {{jobs}} {_HAS_ENDED} AND NOT t.excluded"
@@ -33,7 +34,7 @@ _LOGS = ", ".join(
 )
 GROUPS = f"""
     WITH ended AS (
-        SELECT t.job_key, t.batch_size, t.origin, {_OWN} AS own, t.target_reached AS delivered,
+        SELECT t.job_key, t.batch_size, t.origin, {_OWN} AS own, {_DELIVERED} AS delivered,
                {_DOUBTFUL} AS doubtful, {{later}} AS later,
                t.trial_number, t.status, t.last_epoch, t.end_time, t.last_energy_joules IS NULL AS unmeasured,
                coalesce(t.cost, 0.0) AS cost, t.last_energy_joules AS joules,
@@ -69,8 +70,7 @@ RUNNING = f"""
 """What each running trial has used up to its newest report."""
 
 _COUNTED = f"""
-    SELECT t.trial_number, t.cost, t.target_reached, {_OWN} AS own,
-           t.target_reached AND NOT {_DOUBTFUL} AS certain, (t.trial_number - $2) / $3 AS bucket
+    SELECT t.trial_number, t.cost, {_OWN} AS own, {_DELIVERED} AS delivered, (t.trial_number - $2) / $3 AS bucket
     {_ENDED.format(jobs="t.job_key = $1 AND")}
 """
 _BUCKETS = f"""
@@ -97,9 +97,9 @@ _BUCKETS = f"""
 """  # noqa: S608 - as above
 
 POINTS = f"""
-    SELECT bucket AS place, sum(CASE WHEN own AND target_reached THEN 1 ELSE 0 END) AS num_deliveries,
+    SELECT bucket AS place, sum(CASE WHEN own AND delivered THEN 1 ELSE 0 END) AS num_deliveries,
            sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) AS cost,
-           sum(CASE WHEN own AND certain AND trial_number >= $4 THEN 1 ELSE 0 END) AS num_compared,
+           sum(CASE WHEN own AND delivered AND trial_number >= $4 THEN 1 ELSE 0 END) AS num_compared,
            sum(CASE WHEN own AND trial_number >= $4 THEN coalesce(cost, 0.0) ELSE 0.0 END) AS compared_cost
     FROM ({_COUNTED}) AS counted GROUP BY bucket ORDER BY bucket
 """  # noqa: S608 - as above
@@ -109,7 +109,7 @@ BREAK_EVEN = f"""
     WITH counted AS (SELECT * FROM ({_COUNTED}) AS every WHERE trial_number >= $5),
     summed AS (
         SELECT trial_number,
-               sum(CASE WHEN own AND certain THEN 1 ELSE 0 END) OVER sofar * {_REAL.format(4)}
+               sum(CASE WHEN own AND delivered THEN 1 ELSE 0 END) OVER sofar * {_REAL.format(4)}
                - sum(CASE WHEN own THEN coalesce(cost, 0.0) ELSE 0.0 END) OVER sofar AS saved
         FROM counted WINDOW sofar AS (ORDER BY trial_number)
     )
@@ -120,7 +120,7 @@ BREAK_EVEN = f"""
 
 DELIVERIES_SINCE = f"""
     SELECT count(*) AS found FROM jobs j JOIN trials t ON t.job_key = j.job_key
-    WHERE j.job_key = $1 AND t.end_time > $2 AND t.target_reached AND NOT {_DOUBTFUL}
+    WHERE j.job_key = $1 AND t.end_time > $2 AND {_DELIVERED}
       AND +t.trial_number > j.reset_after AND NOT t.excluded
       AND +t.trial_number >= $3 AND {_OWN}
 """  # noqa: S608 - as above
@@ -132,7 +132,7 @@ _MICROS_OF_A_DAY = 86_400_000_000
 _DAYS_ENDED = _ENDED.format(jobs="t.job_key = $1 AND").replace("t.trial_number >", "+t.trial_number >")
 DAYS = f"""
     SELECT t.end_time / {_MICROS_OF_A_DAY} AS day, count(*) AS num_trials,
-           sum(CASE WHEN t.target_reached THEN 1 ELSE 0 END) AS num_deliveries,
+           sum(CASE WHEN {_DELIVERED} THEN 1 ELSE 0 END) AS num_deliveries,
            sum(coalesce(t.cost, 0.0)) AS cost, sum(t.last_energy_joules) AS joules,
            sum(coalesce(t.last_time_seconds, 0.0)) AS seconds
     {_DAYS_ENDED} AND t.end_time >= $2 AND {_OWN}

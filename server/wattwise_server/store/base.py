@@ -156,8 +156,8 @@ class TrialGroup(NamedTuple):
         batch_size: The batch size.
         origin: Their origin.
         own: Whether they ran since the job was registered; False if that is unknown of imported ones.
-        delivered: Whether they reached the target.
-        doubtful: Whether they did so too cheaply to count.
+        delivered: Whether they reached the target, and count as deliveries.
+        doubtful: Whether they reached it too cheaply to count.
         running: Whether they are running; then the group has one trial, and only its number and usage are known.
         first_trial: The least of their numbers.
         num_trials: Their number.
@@ -201,7 +201,7 @@ class Day(NamedTuple):
     Attributes:
         start: When the day began.
         num_trials: Their number.
-        num_deliveries: Those of them that reached the target.
+        num_deliveries: Those of them that are deliveries.
         usage: What they took together.
     """
 

@@ -176,8 +176,7 @@ def job_savings(
     """
     default, in_use = version.default_batch_size, _batch_size_in_use(version)
     groups = [group for group in every if group.first_trial >= compared_from]
-    # What doubtful deliveries cost is spent; whether they delivered a model is unknown.
-    delivered = [group for group in groups if group.delivered and not group.doubtful]
+    delivered = [group for group in groups if group.delivered]
     spent = pricing.spent(groups, version.num_gpus)
     running = pricing.spent((group for group in groups if group.running), version.num_gpus)
     num_deliveries = num_deliveries_of(delivered)
@@ -227,7 +226,7 @@ def job_savings(
 def _model(groups: Iterable[TrialGroup], batch_size: int | None, quantity: _Quantity) -> float | None:
     """Returns what a model takes: what all ended trials of a batch size took, by its deliveries."""
     ended = [group for group in groups if group.batch_size == batch_size and not group.running]
-    number = sum(group.num_trials for group in ended if group.delivered and not group.doubtful)
+    number = sum(group.num_trials for group in ended if group.delivered)
     return sum(map(quantity.spent, ended)) / number if number else None
 
 

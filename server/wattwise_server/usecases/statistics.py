@@ -159,6 +159,7 @@ class SavingsPoint(NamedTuple):
 
     Attributes:
         cost_per_delivery: None before the first delivery.
+        num_compared_deliveries: Those of the deliveries that are compared.
         saved_cost: By the trials that are compared; None before the first one of them.
         saved_cost_at_least: Likewise.
     """
@@ -166,6 +167,7 @@ class SavingsPoint(NamedTuple):
     trial_number: int
     num_deliveries: int
     cost_per_delivery: float | None
+    num_compared_deliveries: int
     saved_cost: float | None
     saved_cost_at_least: float | None
 
@@ -482,7 +484,7 @@ class Statistics:
         groups = [*ended.groups, *running]
         savings = job_savings(self._pricing, version, groups, ended.compared_from)
         own = [group for group in groups if group.own]
-        others = [group for group in own if not group.running and not group.delivered]
+        others = [group for group in own if not (group.running or group.delivered or group.doubtful)]
         num_undecided = sum(group.num_undecided for group in others)
         num_interrupted = sum(group.num_interrupted for group in others)
         # A job has not lost in its first launches.
@@ -615,6 +617,7 @@ class Statistics:
         num_trials = sum(group.num_trials for group in groups)
         num_running = sum(group.num_trials for group in groups if group.running)
         num_undecided = sum(group.num_undecided for group in groups if not group.delivered)
+        num_doubtful = sum(group.num_trials for group in groups if group.doubtful)
         logs = Moments()
         for group in delivered:
             logs = logs.merge(group.logs.cost)
@@ -625,7 +628,7 @@ class Statistics:
             num_trials=num_trials,
             num_running=num_running,
             num_deliveries=num_deliveries,
-            num_missed=num_trials - num_running - num_deliveries - num_undecided,
+            num_missed=num_trials - num_running - num_deliveries - num_doubtful - num_undecided,
             num_undecided=num_undecided,
             spent=self._pricing.priced(usage_of(groups), num_gpus),
             mean_delivery=None if mean_delivery is None else self._mean(mean_delivery, num_gpus),
@@ -703,6 +706,7 @@ def _points(
                 last,
                 delivered,
                 cost / delivered if delivered else None,
+                compared,
                 None if known is None else compared * known.cautious - compared_cost,
                 None if known is None else compared * known.least - compared_cost,
             )

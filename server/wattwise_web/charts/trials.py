@@ -271,7 +271,7 @@ def saved_so_far(job: v1.Job, history: History) -> Chart | None:
         "Saved so far",
         ("up to trial", "deliveries", "estimate", "at least"),
         [
-            (str(point.trial_number), f"{point.num_deliveries:,}", joules(point.saved_cost), _at_least(point))
+            (str(point.trial_number), f"{point.num_compared_deliveries:,}", joules(point.saved_cost), _at_least(point))
             for point in known[: -MOST_ROWS - 1 : -1]
         ],
         Drawing(whole_axis("trial", points), y, marks),

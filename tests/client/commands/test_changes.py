@@ -94,7 +94,7 @@ def test_a_claim_says_from_which_trial_it_compares(ask: Ask, changed: Recurring,
     assert row(shown, "changed")[1] == change.message
     assert row(shown, "since")[1].startswith(f"trial {change.since_trial}: {number} of {36 + number} deliveries, for ")
     figures = changed.figures
-    assert row(shown, "deliveries")[1] == f"{36 + number} of {36 + number} trials reached the target"
+    assert row(shown, "deliveries")[1] == f"{36 + number} of {36 + number} trials"
     assert spent_per_model(figures, main_quantity(figures.savings, v1.Factors(), mark="")).startswith(
         f"{36 + number} deliveries for "
     )
@@ -106,6 +106,10 @@ def test_a_table_says_from_which_trial_claims_compare(ask: Ask, changed: Recurri
     (change,) = changed.details.changes
     listing = ("jobs", "savings", "--prefix", changed.job_id)
     assert row(ask(*listing), changed.job_id)[-1] == str(change.since_trial)
+    # Of the same trials as what was spent.
+    deliveries = ask(*listing, "--columns", "job,deliveries,spent")
+    compared = changed.figures.savings
+    assert row(deliveries, changed.job_id)[1:] == [str(compared.num_deliveries), f"{compared.money.spent:.2f} EUR"]
     environment = {"WATTWISE_SERVER": grpc_server.address}
     note = f"Compared only since a change of behaviour: {changed.job_id} since trial {change.since_trial}."
     status, narrow = on_terminal(listing, 80, environment)

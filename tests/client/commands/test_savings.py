@@ -138,7 +138,7 @@ def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> Non
     shown = ask("jobs", "savings", losing.job_id)
     assert "Lost about 900 J in 16 deliveries, 562% more " in " ".join(shown.split())
     assert row(shown, "cost")[-1] == "6.06 kJ"
-    assert row(shown, "deliveries")[1] == "16 of 17 trials reached the target, 1 still running"
+    assert row(shown, "deliveries")[1] == "16 of 17 trials, 1 still running"
     assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J = 900 J; ")
 
 

@@ -241,7 +241,7 @@ def test_claim_begins_again(server: WatchedServer) -> None:
     newest = points[job.shown.num_trials]
     assert newest.saved_cost == pytest.approx(savings.cost.saved)
     assert newest.saved_cost_at_least == pytest.approx(savings.cost.at_least)
-    assert newest.num_deliveries == found.num_deliveries
+    assert (newest.num_deliveries, newest.num_compared_deliveries) == (found.num_deliveries, savings.num_deliveries)
     assert newest.cost_per_delivery == pytest.approx(found.spent_per_delivery.cost)
 
 

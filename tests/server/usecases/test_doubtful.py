@@ -65,7 +65,7 @@ def test_one_cheap_delivery(server: WatchedServer, policy: str) -> None:
 
 
 def test_savings_without_a_doubtful_delivery(server: WatchedServer) -> None:
-    """What it cost is spent, and it is no delivery of the claim, nor of the saved cost by trial; a confirmed one is."""
+    """What it cost is spent, and no figure has it as a delivery; a confirmed one is a delivery of all figures."""
     job = Delivering(server)
     for cost in (500.0, 501.0, 502.0, 503.0):
         job.deliver(32, cost)
@@ -75,13 +75,26 @@ def test_savings_without_a_doubtful_delivery(server: WatchedServer) -> None:
     def claim() -> tuple[int, float, float, float]:
         with Client(server.address) as client:
             found = client.get_job_statistics(job.job_id)
-            points = client.list_trial_buckets(job.job_id, max_ranges=1).savings_points
+            (point,) = client.list_trial_buckets(job.job_id, max_ranges=1).savings_points
+            totals = client.get_totals(job_id_prefix=job.job_id)
+            (listed,) = client.jobs(job_id_prefix=job.job_id, with_summaries=True)
         savings = found.savings
+        assert {
+            savings.num_deliveries,
+            found.num_deliveries,
+            found.months[-1].num_deliveries,
+            sum(of_size.num_deliveries for of_size in found.trials),
+            listed.summary.num_deliveries,
+            totals.num_deliveries,
+            point.num_deliveries,
+            point.num_compared_deliveries,
+        } == {savings.num_deliveries}
+        assert sum(of_size.num_missed for of_size in found.trials) == 0
         return (
             savings.num_deliveries,
             savings.cost.spent,
             savings.cost.default_mean,
-            points[-1].saved_cost,
+            point.saved_cost,
         )
 
     deliveries, spent, baseline, saved = claim()

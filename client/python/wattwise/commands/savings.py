@@ -225,7 +225,7 @@ def job_savings_columns(factors: v1.Factors) -> Sequence[Column[v1.JobListing]]:
         amount("lost", lost, priority=2),
         amount("estimate", if_saved("saved"), priority=4),
         amount("spent", lambda saving: saving.spent if saving.verdict else None, priority=5),
-        numbers("deliveries", lambda row: row.summary.num_deliveries, priority=2),
+        numbers("deliveries", lambda row: row.summary.savings.num_deliveries, priority=2),
         numbers("default runs", lambda row: row.summary.savings.num_baseline_trials, priority=6),
         Column("state", listed_state, priority=8),
         numbers("used now", lambda row: batch_size_in_use(row.job), priority=7),

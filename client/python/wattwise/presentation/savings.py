@@ -155,8 +155,8 @@ def _deliveries(statistics: v1.JobStatistics) -> str:
     deliveries = statistics.num_deliveries
     # The statistics do not say how many of the imported trials are older than the job, and thus no deliveries of it.
     if statistics.num_imported:
-        return f"{number_of(deliveries, 'trial')} since the job was registered reached the target"
-    return f"{deliveries} of {number_of(statistics.num_trials, 'trial')} reached the target"
+        return f"{deliveries} since the job was registered"
+    return f"{deliveries} of {number_of(statistics.num_trials, 'trial')}"
 
 
 def factors_text(factors: v1.Factors) -> str:

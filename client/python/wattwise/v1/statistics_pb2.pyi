@@ -293,7 +293,9 @@ class TrialStatistics(_message.Message):
     num_running: _builtins.int
     """Number of running trials."""
     num_deliveries: _builtins.int
-    """Number of trials that delivered a model: they have ended, and their metric reached the target at any cost."""
+    """Number of trials that delivered a model: they have ended, and their metric reached the target at any cost. Doubtful ones
+    are in none of these numbers but that of trials; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
+    """
     num_missed: _builtins.int
     """Number of trials that were decided and missed the target. Those that reached it over the cost bound are deliveries."""
     num_undecided: _builtins.int
@@ -540,7 +542,7 @@ class Savings(_message.Message):
     NUM_EXPLORING_LAUNCHES_FIELD_NUMBER: _builtins.int
     MAIN_QUANTITY_FIELD_NUMBER: _builtins.int
     num_deliveries: _builtins.int
-    """Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP."""
+    """Number of compared trials that delivered a model."""
     num_baseline_trials: _builtins.int
     """Number of the default batch size's deliveries among the compared trials, imported ones included. 0: none, or the figures
     are those of several jobs.
@@ -739,7 +741,7 @@ class TrialBucket(_message.Message):
     num_trials: _builtins.int
     """Number of them that have ended after a report. At least 1."""
     num_deliveries: _builtins.int
-    """Number of them that delivered a model."""
+    """Number of them that reached the target, doubtful ones included."""
     num_undecided: _builtins.int
     """Number of them that ended without a decision, as in TrialStatistics."""
     least_cost: _builtins.float
@@ -800,6 +802,7 @@ class SavingsPoint(_message.Message):
     COST_PER_DELIVERY_FIELD_NUMBER: _builtins.int
     SAVED_COST_FIELD_NUMBER: _builtins.int
     SAVED_COST_AT_LEAST_FIELD_NUMBER: _builtins.int
+    NUM_COMPARED_DELIVERIES_FIELD_NUMBER: _builtins.int
     trial_number: _builtins.int
     """Number of the trial. Always set."""
     num_deliveries: _builtins.int
@@ -814,6 +817,8 @@ class SavingsPoint(_message.Message):
     """Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: there is no claim, or
     the first trial that is compared came later.
     """
+    num_compared_deliveries: _builtins.int
+    """Number of the deliveries that are compared, among the trials up to this one."""
     def __init__(
         self,
         *,
@@ -822,10 +827,11 @@ class SavingsPoint(_message.Message):
         cost_per_delivery: _builtins.float | None = ...,
         saved_cost: _builtins.float | None = ...,
         saved_cost_at_least: _builtins.float | None = ...,
+        num_compared_deliveries: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery", "_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "cost_per_delivery", b"cost_per_delivery", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery", "_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "cost_per_delivery", b"cost_per_delivery", "num_deliveries", b"num_deliveries", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery", "_saved_cost", b"_saved_cost", "_saved_cost_at_least", b"_saved_cost_at_least", "cost_per_delivery", b"cost_per_delivery", "num_compared_deliveries", b"num_compared_deliveries", "num_deliveries", b"num_deliveries", "saved_cost", b"saved_cost", "saved_cost_at_least", b"saved_cost_at_least", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost_per_delivery: _TypeAlias = _typing.Literal["cost_per_delivery"]  # noqa: Y015
     _WhichOneofArgType__cost_per_delivery: _TypeAlias = _typing.Literal["_cost_per_delivery", b"_cost_per_delivery"]  # noqa: Y015
@@ -988,7 +994,9 @@ class JobStatistics(_message.Message):
     NUM_IMPORTED_FIELD_NUMBER: _builtins.int
     NUM_REQUESTED_FIELD_NUMBER: _builtins.int
     num_deliveries: _builtins.int
-    """Number of trials that delivered a model, compared or not, without history from before the registration."""
+    """Number of trials that delivered a model, compared or not, without history from before the registration and without
+    doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. This is what all numbers of deliveries count.
+    """
     break_even_trial: _builtins.int
     """Number of the trial since which the lower bound of the saved cost has been above 0, by the baseline of today. Unset: it
     is not.

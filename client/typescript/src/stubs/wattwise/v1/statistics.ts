@@ -282,7 +282,10 @@ export interface TrialStatistics {
   numTrials: number;
   /** Number of running trials. */
   numRunning: number;
-  /** Number of trials that delivered a model: they have ended, and their metric reached the target at any cost. */
+  /**
+   * Number of trials that delivered a model: they have ended, and their metric reached the target at any cost. Doubtful ones
+   * are in none of these numbers but that of trials; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP.
+   */
   numDeliveries: number;
   /** Number of trials that were decided and missed the target. Those that reached it over the cost bound are deliveries. */
   numMissed: number;
@@ -443,7 +446,7 @@ export interface Savings {
   carbon:
     | SavingsEstimate
     | undefined;
-  /** Number of compared trials that delivered a model, without doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. */
+  /** Number of compared trials that delivered a model. */
   numDeliveries: number;
   /**
    * Number of the default batch size's deliveries among the compared trials, imported ones included. 0: none, or the figures
@@ -529,7 +532,7 @@ export interface TrialBucket {
   batchSize: number;
   /** Number of them that have ended after a report. At least 1. */
   numTrials: number;
-  /** Number of them that delivered a model. */
+  /** Number of them that reached the target, doubtful ones included. */
   numDeliveries: number;
   /** Number of them that ended without a decision, as in TrialStatistics. */
   numUndecided: number;
@@ -576,7 +579,11 @@ export interface SavingsPoint {
    * Its lower bound, with the confidence of SavingsEstimate, by today's figures of the default. Unset: there is no claim, or
    * the first trial that is compared came later.
    */
-  savedCostAtLeast?: number | undefined;
+  savedCostAtLeast?:
+    | number
+    | undefined;
+  /** Number of the deliveries that are compared, among the trials up to this one. */
+  numComparedDeliveries: number;
 }
 
 /** All power limits that one trial has profiled. */
@@ -650,7 +657,10 @@ export interface JobStatistics {
    * had started before the reset. Empty: none.
    */
   excludedTrials: number[];
-  /** Number of trials that delivered a model, compared or not, without history from before the registration. */
+  /**
+   * Number of trials that delivered a model, compared or not, without history from before the registration and without
+   * doubtful ones; see WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP. This is what all numbers of deliveries count.
+   */
   numDeliveries: number;
   /**
    * Those of the twelve calendar months up to the newest end of a trial in which trials ended, ascending. Empty: none has
@@ -2092,6 +2102,7 @@ function createBaseSavingsPoint(): SavingsPoint {
     costPerDelivery: undefined,
     savedCost: undefined,
     savedCostAtLeast: undefined,
+    numComparedDeliveries: 0,
   };
 }
 
@@ -2111,6 +2122,9 @@ export const SavingsPoint: MessageFns<SavingsPoint> = {
     }
     if (message.savedCostAtLeast !== undefined) {
       writer.uint32(41).double(message.savedCostAtLeast);
+    }
+    if (message.numComparedDeliveries !== 0) {
+      writer.uint32(48).int32(message.numComparedDeliveries);
     }
     return writer;
   },
@@ -2168,6 +2182,14 @@ export const SavingsPoint: MessageFns<SavingsPoint> = {
             message.savedCostAtLeast = reader.double();
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.numComparedDeliveries = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2190,6 +2212,7 @@ export const SavingsPoint: MessageFns<SavingsPoint> = {
     message.costPerDelivery = object.costPerDelivery ?? undefined;
     message.savedCost = object.savedCost ?? undefined;
     message.savedCostAtLeast = object.savedCostAtLeast ?? undefined;
+    message.numComparedDeliveries = object.numComparedDeliveries ?? 0;
     return message;
   },
 };
