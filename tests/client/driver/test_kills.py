@@ -41,6 +41,14 @@ def hanging(runs: Runs) -> list[int]:
     return [int(pid) for pid in pids.read_text().split()]
 
 
+def measured(runs: Runs) -> Path:
+    """The folder of the first trial, once its driver has measured a part of the training."""
+    wait_until(lambda: any((folder / "measuring.json").exists() for folder in runs.trial_folders()))
+    (folder,) = runs.trial_folders()
+    wait_until(lambda: json.loads((folder / "measuring.json").read_text())["time_seconds"] > 0)
+    return folder
+
+
 def is_abandoned(launch: Path) -> bool:
     """Whether no process holds a launch."""
     lock = try_lock(launch)
@@ -126,6 +134,24 @@ def test_stopped_driver_ends_its_trial(
     assert statuses(server.address) == [v1.END_REASON_PREEMPTED]
     (line,) = runs.history()
     assert (line["end_reason"], line["measured_by"]) == ("preempted", "command" if command == "client" else "driver")
+    assert list((runs.path() / "launches").iterdir()) == []
+
+
+@pytest.mark.parametrize(("written", "reason"), [(True, "target reached"), (False, "preempted")])
+def test_command_that_ended_before_the_signal(runs: Runs, server: LiveServer, reason: str, *, written: bool) -> None:
+    """A driver that is interrupted after the end of its command reports the result before it ends."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    steps = ["until test -e {log_dir}/go; do sleep 0.02; done", *([result()] if written else [])]
+    driver = runs.start(write_job(runs.folder, shell(*steps)))
+    folder = measured(runs)
+    os.kill(driver.pid, signal.SIGSTOP)
+    (folder / "go").touch()
+    wait_until((folder / "ended.json").exists)
+    os.kill(driver.pid, signal.SIGTERM)
+    os.kill(driver.pid, signal.SIGCONT)
+    assert ended(driver).returncode == 128 + signal.SIGTERM
+    (line,) = runs.history()
+    assert (line["end_reason"], line["exit_code"], line["measured_by"]) == (reason, 0, "driver")
     assert list((runs.path() / "launches").iterdir()) == []
 
 
@@ -279,9 +305,7 @@ def test_training_that_ends_as_its_driver_dies_counts(runs: Runs, server: LiveSe
     waiting = "until test -e {log_dir}/go; do sleep 0.02; done"
     job = write_job(runs.folder, shell(waiting, result()), run={"recurrences": 1})
     driver = runs.start(job)
-    wait_until(lambda: any((folder / "measuring.json").exists() for folder in runs.trial_folders()))
-    (folder,) = runs.trial_folders()
-    wait_until(lambda: (json.loads((folder / "measuring.json").read_text()))["time_seconds"] > 0)
+    folder = measured(runs)
     os.kill(driver.pid, signal.SIGSTOP)
     (folder / "go").touch()
     wait_until((folder / "ended.json").exists)

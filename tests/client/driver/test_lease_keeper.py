@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
-from wattwise import Client, v1
-from wattwise.driver.execution import LeaseKeeper
+from wattwise import Client, EstimateMonitor, v1
+from wattwise.driver.execution import CommandExecution, LeaseKeeper
+from wattwise.driver.interruption import Interruption
+from wattwise.errors import ServerUnavailableError
 from wattwise.rpc.calls import TrialOrId
 
+from tests.client.training.script import job_spec
+from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
 
@@ -33,3 +40,44 @@ def test_trial_of_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> Non
         wait_until(lambda: len(client.times) > 3)
     assert client.times[3] - client.times[0] < 4
     assert "training continues" in caplog.text
+
+
+class Deaf(Client):
+    """A client that loses the answer to its first report."""
+
+    reports = 0
+
+    def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
+        """Sends a report."""
+        decision = super().report_result(result, timeout=timeout)
+        self.reports += 1
+        if self.reports == 1:
+            raise ServerUnavailableError("the connection was reset")
+        return decision
+
+
+def test_lost_answer_to_a_report_of_the_cost(server: LiveServer, tmp_path: Path) -> None:
+    """A command is stopped for its cost although the answer to the driver's report was lost."""
+    with Client(server.address) as client, Deaf(server.address, retry=False) as deaf:
+        job = client.register_job(job_spec(beta_knob=2.0, trial_lease_seconds=1.0)).job.spec
+        cheap = client.get_next_batch_size(job.job_id, launch_id="cheap").trial
+        reached = v1.Measurement(time_seconds=0.1, energy_joules=1, metric=0.95, epoch=1)
+        client.report_result(v1.TrainingResult(trial=cheap.id, measurement=reached))
+        trial = client.get_next_batch_size(job.job_id, launch_id="expensive").trial
+        with (tmp_path / "lock").open("w") as lock:
+            execution = CommandExecution(
+                trial=trial,
+                spec=job,
+                command=("sleep", "60"),
+                environment=os.environ,
+                workdir=tmp_path,
+                folder=tmp_path,
+                grace_seconds=1.0,
+                lock=lock.fileno(),
+                checks_cost=True,
+            )
+            outcome, _ = execution.run(deaf, EstimateMonitor(100.0), Interruption(), lambda: None)
+        assert client.get_trial(trial.id).trial.end_reason == v1.END_REASON_COST_BOUND
+    assert (outcome.exit_code, outcome.over_cost_bound) == (128 + signal.SIGTERM, True)
+    assert outcome.time_seconds < 20
+    assert deaf.reports == 1

@@ -110,10 +110,11 @@ class CommandExecution:
         self._outcome(RUNNING, epochs).save(self.folder)
         process = self._start()
         interruption.on_repeat = process.kill
-        over_cost_bound, interrupted = False, None
+        interrupted = None
+        lease = LeaseKeeper(client, self.trial)
         try:
-            with LeaseKeeper(client, self.trial) as lease:
-                over_cost_bound = self._watch(process, lease, epochs, client, refresh)
+            with lease:
+                self._watch(process, lease, epochs, refresh)
         except InterruptedRunError as error:
             interrupted = error
         finally:
@@ -121,7 +122,7 @@ class CommandExecution:
             windows.close()
             refresh()
         epochs.read(to_end=True)
-        return replace(self._outcome(status, epochs), over_cost_bound=over_cost_bound), interrupted
+        return replace(self._outcome(status, epochs), over_cost_bound=lease.over_cost_bound), interrupted
 
     def _start(self) -> Process:
         path = self.folder / OUTPUT
@@ -143,19 +144,12 @@ class CommandExecution:
         sums = windows.time_seconds, windows.energy_joules
         return LaunchOutcome(status, *sums, monitor=windows.monitor, epochs=tuple(epochs.measured))
 
-    def _watch(
-        self,
-        process: Process,
-        lease: LeaseKeeper,
-        epochs: EpochLog,
-        client: Client,
-        refresh: Callable[[], None],
-    ) -> bool:
-        """Waits until the command has ended; returns whether it was stopped for its cost."""
+    def _watch(self, process: Process, lease: LeaseKeeper, epochs: EpochLog, refresh: Callable[[], None]) -> None:
+        """Waits until the command has ended, and terminates it when its trial is over."""
         windows = epochs.windows
         save_at = time.monotonic() + _SHORTEST_SAVE_SECONDS
         check_at = time.monotonic() + _COST_CHECK_SECONDS
-        stopping = over_cost_bound = False
+        stopping = False
         while process.wait(_POLL_SECONDS) is None:
             refresh()
             new = epochs.read()
@@ -172,28 +166,24 @@ class CommandExecution:
                 continue
             for result in new:
                 lease.report(result)
-            if self.checks_cost and lease.cost_bound is not None and time.monotonic() >= check_at:
+            if self.checks_cost and time.monotonic() >= check_at:
                 check_at = time.monotonic() + _COST_CHECK_SECONDS
-                over_cost_bound = self._exceeds(lease.cost_bound, windows, client)
-            if lease.stopped or over_cost_bound or epochs.over:
+                self._check_cost(lease, windows)
+            if lease.stopped or epochs.over:
                 stopping = True
                 process.terminate()
-        return over_cost_bound
 
-    def _exceeds(self, cost_bound: float, windows: TrainingWindows, client: Client) -> bool:
-        """Reports a cost above the bound; returns whether the server stops the trial for it."""
+    def _check_cost(self, lease: LeaseKeeper, windows: TrainingWindows) -> None:
+        """Reports the cost so far if it exceeds the bound, so that the server stops the trial."""
+        # The server takes one report of an epoch.
+        if lease.cost_bound is None or lease.over_cost_bound:
+            return
         windows.close()
         windows.reopen()
-        if cost(self.spec, windows.time_seconds, windows.energy_joules) <= cost_bound:
-            return False
-        so_far = Sums(1, windows.time_seconds, windows.energy_joules)
-        result = training_result(self.trial.id, so_far, math.nan, windows.monitor)
-        try:
-            return client.report_result(result).stop_train
-        except WattwiseError as error:
-            # The lease keeper warns of a server that is away.
-            log.debug("cost of trial %d not reported: %s", self.trial.id.trial_number, error)
-            return False
+        if cost(self.spec, windows.time_seconds, windows.energy_joules) > lease.cost_bound:
+            so_far = Sums(1, windows.time_seconds, windows.energy_joules)
+            lease.over_cost_bound = True
+            lease.report(training_result(self.trial.id, so_far, math.nan, windows.monitor))
 
 
 class EpochLog:
@@ -262,12 +252,14 @@ class LeaseKeeper:
         stopped: the server has stopped the trial.
         reported: results of the trial have been reported, other than by this object.
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
+        over_cost_bound: set when a cost above the bound is reported.
     """
 
     def __init__(self, client: Client, trial: v1.Trial) -> None:
         self.stopped = False
         self.reported = False
         self.cost_bound: float | None = None
+        self.over_cost_bound = False
         self._client = client
         self._trial = trial.id
         self._interval = _pause(trial)
@@ -304,6 +296,8 @@ class LeaseKeeper:
             except TrialDeletedError:
                 self.stopped = True
             except WattwiseError as error:
+                # If only the answer was lost, a heartbeat shows what the server has decided.
+                self._asked = False
                 if not self._server_away and not self._over.is_set():
                     self._server_away = True
                     log.warning("%s; training continues", error)

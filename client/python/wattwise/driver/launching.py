@@ -22,6 +22,7 @@ from wattwise.driver.outcome import (
     LaunchOutcome,
     MeasuredEpoch,
     ResultError,
+    ended_by_itself,
     has_client,
     ignored_in,
     power_limit_in,
@@ -146,9 +147,8 @@ class Launcher:
         except InterruptedRunError:
             # If this fails too, the next driver of this folder finds the launch and ends its trial.
             with suppress(WattwiseError):
-                if outcome is not None and not has_client(folder):
-                    self._report_epochs(trial.id, outcome, _END_SECONDS)
-                trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_END_SECONDS)
+                reason = self._report_interrupted(trial.id, outcome, folder, output)
+                trial = self.client.end_trial(trial.id, reason, timeout=_END_SECONDS)
                 self._record(claim, trial, outcome, folder)
             raise
         # Without an outcome, an earlier driver died during the training.
@@ -329,22 +329,37 @@ class Launcher:
         )
         return execution.run(self.once, run.monitor, run.interruption, run.board.refresh)
 
+    def _report_interrupted(
+        self, trial: v1.TrialId, outcome: LaunchOutcome | None, folder: Path, output: EvaluationReader | None
+    ) -> v1.EndReason.ValueType:
+        """Reports what a command without a client has left when its driver is interrupted; returns the end reason."""
+        if outcome is None or has_client(folder):
+            return v1.END_REASON_PREEMPTED
+        fault = self._report_if_unreported(trial, outcome, folder, output, _END_SECONDS)
+        is_complete = outcome.exit_code == 0 and ended_by_itself(folder) and not fault
+        return outcome.end_reason if is_complete else v1.END_REASON_PREEMPTED
+
     def _report_if_unreported(
-        self, trial: v1.TrialId, outcome: LaunchOutcome, folder: Path, output: EvaluationReader | None
+        self,
+        trial: v1.TrialId,
+        outcome: LaunchOutcome,
+        folder: Path,
+        output: EvaluationReader | None,
+        timeout: float | None = None,
     ) -> str | None:
         """Reports what a command without a client has left; returns why it has left no result, if it should have."""
         if outcome.exit_code != 0 and not outcome.epochs:
             return None
-        decision = self.client.heartbeat(trial)
+        decision = self.client.heartbeat(trial, timeout=timeout)
         # A client that reports nothing may have joined only for the batch size.
         if decision.stop_train or (decision.last_epoch and (has_client(folder) or not outcome.epochs)):
             return None
         if outcome.epochs:
-            self._report_epochs(trial, outcome)
+            self._report_epochs(trial, outcome, timeout)
             return None
         results, fault = _results(trial, outcome, folder, output)
         for result in results:
-            self._report(result)
+            self._report(result, timeout)
         return fault
 
     def _report_epochs(self, trial: v1.TrialId, outcome: LaunchOutcome, timeout: float | None = None) -> None:

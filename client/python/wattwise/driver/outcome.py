@@ -13,6 +13,7 @@ measured.json   written by the driver once the command has ended: a `LaunchOutco
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -70,7 +71,7 @@ class LaunchOutcome:
         exit_code: its exit status, 128 + N if signal N ended it; `RUNNING` before.
         time_seconds: from its start to its end.
         energy_joules: what the driver's monitor measured meanwhile.
-        over_cost_bound: whether it was stopped because the driver reported a cost above the bound.
+        over_cost_bound: whether the driver has reported a cost above the bound.
         monitor: what the energy comes from.
         epochs: those whose metrics were in the output.
     """
@@ -187,6 +188,11 @@ def _epochs(value: object) -> tuple[MeasuredEpoch, ...] | None:
 def saved_epochs(folder: Path) -> LaunchOutcome | None:
     """Returns what is known of a command that died with its driver; None if nothing is."""
     return _read_outcome(folder, _MEASURING)
+
+
+def ended_by_itself(folder: Path) -> bool:
+    """Returns whether the command ended before its driver asked it to."""
+    return os.path.lexists(folder / ENDED)
 
 
 def has_client(folder: Path) -> bool:
