@@ -39,6 +39,7 @@ def test_trial_of_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> Non
     with Watched("127.0.0.1:1") as client, LeaseKeeper(client, trial):
         wait_until(lambda: len(client.times) > 3)
     assert client.times[3] - client.times[0] < 4
+    assert "trial 1: " in caplog.text
     assert "training continues" in caplog.text
 
 
@@ -81,3 +82,19 @@ def test_lost_answer_to_a_report_of_the_cost(server: LiveServer, tmp_path: Path)
     assert (outcome.exit_code, outcome.over_cost_bound) == (128 + signal.SIGTERM, True)
     assert outcome.time_seconds < 20
     assert deaf.reports == 1
+
+
+class Broken(Client):
+    """A client with a bug."""
+
+    def heartbeat(self, trial: TrialOrId, *, timeout: float | None = None) -> v1.Decision:
+        """Fails."""
+        raise ZeroDivisionError(trial, timeout)
+
+
+def test_bug_in_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure that is not expected is logged with its trial."""
+    trial = v1.Trial(id=v1.TrialId(job_id="j", launch_id="l", trial_number=1))
+    with Broken("127.0.0.1:1") as client, LeaseKeeper(client, trial):
+        wait_until(lambda: "the lease of trial 1 is no longer renewed" in caplog.text)
+    assert "ZeroDivisionError" in caplog.text

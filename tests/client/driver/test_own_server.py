@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
+import time
 
 import pytest
 from wattwise.driver import own_server
 from wattwise.driver.files import try_lock
 from wattwise.driver.own_server import OwnServer, OwnServerError
 
-from tests.client.driver.running import Runs, result, shell, write_job
+from tests.client.driver.running import Runs, result, servers_of, shell, write_job
+from tests.waiting import wait_until
 
 
 def dead_address() -> str:
@@ -40,3 +44,22 @@ def test_server_that_does_not_answer(runs: Runs, monkeypatch: pytest.MonkeyPatch
             pass
     finally:
         os.close(lock)
+
+
+def test_end_while_the_server_is_restarted(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver does not wait for a server that it restarts when it ends."""
+    server = OwnServer(runs.folder)
+    with server:
+        silent = runs.folder / "silent"
+        silent.write_text("#!/bin/sh\ntouch started\nexec sleep 100\n")
+        silent.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(silent))
+        (process,) = servers_of(runs.folder)
+        os.kill(process, signal.SIGKILL)
+        wait_until((runs.folder / "started").exists)
+        monkeypatch.undo()
+        end = time.monotonic()
+    assert time.monotonic() - end < 10
+    assert "did not start" not in caplog.text

@@ -101,6 +101,36 @@ def test_best_of_several_misses(grpc_addr: str, policy: str, last: str, caplog: 
     assert "attempt 1 returned is kept, whose metric was 0.5" in caplog.records[-1].getMessage()
 
 
+@pytest.mark.parametrize(
+    ("metrics", "exhausted", "kept"),
+    [
+        ([0.5, 0.8, 0.1], 2, 1),
+        ([0.5, 0.8, 0.6], 2, 3),
+        ([0.8, 0.5, 0.1], 1, 2),
+        ([0.5, 0.1, 0.8], 3, 1),
+    ],
+)
+def test_best_attempt_without_a_result(
+    grpc_addr: str, metrics: list[float], exhausted: int, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the memory runs out in the attempt with the best metric, the best of the other results is returned."""
+    job = job_spec(max_epochs=2, policy="knowledge_gradient", batch_sizes=[8, 16, 32], default_batch_size=32)
+    bso = BatchSizeOptimizer(grpc_addr, job, monitor=StepMonitor())
+
+    def fit(attempt: Attempt) -> str:
+        for epoch in attempt.epochs():
+            if attempt.number == exhausted and epoch == 2:
+                raise MemoryError
+            attempt.on_evaluate(metrics[attempt.number - 1])
+        return f"model {attempt.number}"
+
+    with caplog.at_level(logging.WARNING, "wattwise"):
+        assert fit_attempts(bso, fit, max_tries=3, keep_best=True) == f"model {kept}"
+    warning = f"attempt {kept} returned is kept, whose metric was {metrics[kept - 1]:g} in epoch 1"
+    assert warning in caplog.records[-1].getMessage()
+    assert bso.best == (exhausted, 1, 0.8)
+
+
 def test_error_in_fit_after_a_miss(grpc_addr: str) -> None:
     """A bug in a later attempt is raised, even if a result is kept."""
     bso = launched(grpc_addr)

@@ -291,7 +291,7 @@ class LeaseKeeper:
                 decision = self._next()
             except (JobNotFoundError, TrialNotFoundError) as error:
                 # Its database was lost or restored: the trial is delivered when it has ended.
-                log.warning("%s; training continues", error)
+                log.warning("trial %d: %s; training continues", self._trial.trial_number, error)
                 return
             except TrialDeletedError:
                 self.stopped = True
@@ -300,7 +300,12 @@ class LeaseKeeper:
                 self._asked = False
                 if not self._server_away and not self._over.is_set():
                     self._server_away = True
-                    log.warning("%s; training continues", error)
+                    log.warning("trial %d: %s; training continues", self._trial.trial_number, error)
+            except Exception:  # noqa: BLE001 - otherwise the thread ends without a line in the log
+                log.exception(
+                    "the lease of trial %d is no longer renewed: this is a bug in wattwise", self._trial.trial_number
+                )
+                return
             else:
                 self._server_away = False
                 self._interval = _pause(decision)

@@ -196,6 +196,11 @@ class RunFolder:
             self.history.append(record)
             claim.remove()
 
+    def remove(self, claim: Claim) -> None:
+        """Removes a launch whose trial was deleted."""
+        with uninterrupted(), locked(self.path / ".lock"):
+            claim.remove()
+
     def _new_launch(self, number: int, recurrence: int, tries: list[TrialRecord], max_tries: int) -> Claim:
         failed = [record for record in tries if record.failed]
         if len(failed) >= max_tries:

@@ -124,7 +124,7 @@ class Launcher:
         try:
             return self._launch(claim)
         except TrialDeletedError:
-            claim.remove()
+            self.run.folder.remove(claim)
             raise
 
     def _launch(self, claim: Claim) -> TrialRecord:
@@ -223,17 +223,18 @@ class Launcher:
         journal = None if path is None else opened(path)
         if journal is None:
             return
+        keeps = True
         try:
             if not journal.record.results and reason == v1.END_REASON_STOPPED_EARLY:
                 reason = v1.END_REASON_PREEMPTED
             journal.end(reason)
             deliver_record(self.client, journal.record, PATIENCE_SECONDS)
-            journal.delete()
+            keeps = False
         except REFUSALS as error:
             journal.refuse(str(error))
             self.run.board.say(f"the server refused the spooled trial in {path}: {error}")
         finally:
-            journal.release()
+            journal.release() if keeps else journal.delete()
 
     def _record_of(
         self,

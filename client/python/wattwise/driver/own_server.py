@@ -113,7 +113,7 @@ class OwnServer:
         try:
             address = self._serve(known or "127.0.0.1:0", lock)
         except OwnServerError:
-            if not known:
+            if not known or self._over.is_set():
                 raise
             # Another program has taken the port.
             address = self._serve("127.0.0.1:0", lock)
@@ -141,7 +141,10 @@ class OwnServer:
                 grace_seconds=_GRACE_SECONDS,
                 lock=lock,
             )
-        ready, _, _ = select.select([self._process.output], [], [], _START_SECONDS)
+        deadline = time.monotonic() + _START_SECONDS
+        ready = False
+        while not (ready or self._over.is_set() or time.monotonic() > deadline):
+            ready = bool(select.select([self._process.output], [], [], _CHECK_SECONDS)[0])
         listens = _LISTENS.search(self._process.output.readline() if ready else b"")
         if listens is None:
             self._process.end()
@@ -154,7 +157,8 @@ class OwnServer:
             try:
                 self._ensure_running()
             except (OwnServerError, WriteError, OSError) as error:  # noqa: PERF203 - twice a second
-                log.warning("%s; retrying", error)
+                if not self._over.is_set():
+                    log.warning("%s; retrying", error)
 
 
 def _answers(address: str) -> bool:

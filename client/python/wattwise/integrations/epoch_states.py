@@ -99,7 +99,7 @@ class EpochStates:
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("remove %s: its trial is over (%s)", self.path, error)
+            log.warning("%s cannot be removed (%s): its trial is over", self.path, error)
 
 
 def _states_in(path: Path) -> dict[int, EpochState]:

@@ -12,6 +12,7 @@ from wattwise.training.optimizer import connection_advice
 from wattwise.training.ranks import connect
 
 if TYPE_CHECKING:
+    from wattwise.training.best import BestEpoch
     from wattwise.training.optimizer import Attempt, BatchSizeOptimizer
 
 T = TypeVar("T")
@@ -53,25 +54,27 @@ def fit_attempts(
     if connection_advice(bso):
         connect()
     fitted: T | None = None
-    best: T | None = None
+    kept: tuple[T, BestEpoch] | None = None
     fitting = False
     try:
         for attempt in bso.attempts(max_tries):
-            fitting = True
+            fitting, returned = True, False
             with attempt:
                 fitted = fit(attempt)
+                returned = True
             fitting = False
             if not attempt.target_reached:
-                if keep_best and bso.best is not None and bso.best.attempt == attempt.number:
-                    best = fitted
+                if keep_best and returned and attempt.is_better_than(kept and kept[1]):
+                    kept = cast("T", fitted), cast("BestEpoch", attempt.best)
                 fitted = None
     except Exception as error:
         out_of_memory = end_reason(error) is EndReason.OUT_OF_MEMORY and bso.world_size == 1
-        if best is None or bso.best is None or (fitting and not out_of_memory):
+        if kept is None or (fitting and not out_of_memory):
             raise
+        result, best = kept
         log.warning(
             "%s; what attempt %d returned is kept, whose metric was %g in epoch %d",
-            *(str(error) or type(error).__name__, bso.best.attempt, bso.best.metric, bso.best.epoch),
+            *(str(error) or type(error).__name__, best.attempt, best.metric, best.epoch),
         )
-        return best
+        return result
     return cast("T", fitted)

@@ -561,6 +561,8 @@ class BatchSizeOptimizer:
                 newest = BestEpoch(self._attempt, trial.sums.epoch, trial.metric)
                 higher = higher_is_better(trial.info.job.spec)
                 self._best = better(self._best, newest, higher_is_better=higher)
+                if self._in_attempt is not None:
+                    self._in_attempt.best = better(self._in_attempt.best, newest, higher_is_better=higher)
 
     def close(self, reason: EndReason | str = EndReason.COMPLETED) -> None:
         """Ends the trial unless it is decided; waits at most five seconds. May be called repeatedly.
@@ -768,12 +770,12 @@ class Attempt:
 
     Attributes:
         number: counts the attempts from 1. A checkpoint continues the count.
+        best: its epoch with the best metric so far; None before the first.
     """
 
     def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial | None, number: int, max_tries: int) -> None:
-        self.number = number
         self._bso = bso
-        self._joined = running
+        self.continue_with(running, number)
         self._max_tries = max_tries
 
     def __repr__(self) -> str:
@@ -801,9 +803,16 @@ class Attempt:
         )
         return not last
 
-    def continue_with(self, running: RunningTrial, number: int) -> None:
+    def continue_with(self, running: RunningTrial | None, number: int) -> None:
         """Continues with the trial of a checkpoint that its body has loaded, in place of a new one."""
         self._joined, self.number = running, number
+        best = self._bso.best
+        self.best = best if best is not None and best.attempt == number else None
+
+    def is_better_than(self, other: BestEpoch | None) -> bool:
+        """Returns whether it has an epoch with a better metric than the epoch of another attempt."""
+        higher = higher_is_better(self._running.info.job.spec)
+        return self.best is not None and better(other, self.best, higher_is_better=higher) is self.best
 
     @property
     def _running(self) -> RunningTrial:
