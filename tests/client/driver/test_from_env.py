@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -20,7 +21,7 @@ from wattwise.training.spool import Spool
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import StepMonitor, epochs, job_spec, record_of, started
+from tests.client.training.script import JOULES, StepMonitor, epochs, job_spec, record_of, started
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -158,6 +159,49 @@ def test_server_that_is_away_at_the_start(
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
 
 
+@pytest.mark.usefixtures("requested")
+def test_server_that_is_away_when_a_second_process_starts(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The epochs of an earlier process of the command are not reported again, and their sums are carried on."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    first = BatchSizeOptimizer.from_env(monitor=StepMonitor())
+    first.get_batch_size()
+    first.on_train_begin()
+    for _ in range(3):
+        first.on_evaluate(0.1)
+    first.close()
+    server.kill()
+    second = BatchSizeOptimizer.from_env(monitor=StepMonitor(), timeout=0.0)
+    second.get_batch_size()
+    second.on_train_begin()
+    second.on_evaluate(0.1)
+    server.start()
+    wait_until(lambda: f"the Wattwise server at {server.address} is back" in caplog.messages)
+    with Client(server.address) as client:
+        for _ in range(3):
+            second.on_evaluate(0.1)
+        second.on_evaluate(0.95)
+        second.close()
+        assert epochs(client, second.trial) == [1, 2, 3, 4, 5]
+        assert client.get_trial(second.trial).trial.newest.energy_joules == 8 * JOULES
+
+
+@pytest.mark.parametrize("reason", [v1.END_REASON_PREEMPTED, v1.END_REASON_ERROR])
+def test_server_that_is_away_and_has_ended_the_trial(
+    requested: v1.Trial, server: LiveServer, reason: v1.EndReason.ValueType
+) -> None:
+    """A trial that the driver has ended stays ended when the server is back, and there is no other trial."""
+    with Client(server.address) as client:
+        client.end_trial(requested.id, reason)
+    server.kill()
+    bso = BatchSizeOptimizer.from_env(monitor=StepMonitor(), timeout=0.0)
+    bso.get_batch_size()
+    server.start()
+    wait_until(lambda: bso.training_finished)
+    bso.close()
+    with Client(server.address) as client:
+        assert [trial.end_reason for trial in client.trials(requested.id.job_id)] == [reason]
+
+
 @pytest.mark.parametrize("restored", [False, True])
 def test_database_that_was_lost_before_the_start(
     requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture, *, restored: bool
@@ -255,7 +299,7 @@ def test_last_report_is_not_delivered(
     result = v1.TrainingResult(
         trial=requested.id, measurement=v1.Measurement(time_seconds=1, energy_joules=1, metric=0.5, epoch=1)
     )
-    assert session.exchange.report(result, 0.2) is None
+    assert not session.exchange.report(result, 0.2)
     session.close(v1.END_REASON_COMPLETED, 0.2)
     wait_until(lambda: "was not delivered" in caplog.text)
     assert f"trial {requested.id.trial_number}" in caplog.text

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, EndReason, v1
-from wattwise.errors import InvalidResultError, TrainFailError
+from wattwise.errors import InvalidRequestError, InvalidResultError, NotPossibleNowError, TrainFailError, WattwiseError
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.training import journal as journal_module
 from wattwise.training.exchange import Ending, Exchange
@@ -376,5 +376,34 @@ def test_slow_journal_does_not_stop_the_session(journaled: Exchange, monkeypatch
     answers: list[bool] = []
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(os, "fsync", lambda _: answers.append(pool.submit(answered).result(10)))
-        assert journaled.report(result_of(1), 10.0) is journaled.decision
+        assert journaled.report(result_of(1), 10.0)
     assert answers == [True]
+
+
+def test_refusal_keeps_the_next_measurement(journaled: Exchange) -> None:
+    """The refusal of a measurement that was kept during an outage does not swallow the one after it."""
+    journaled.mark_unreachable("it is away")
+    journaled.report(result_of(1), 10.0)
+    refused = journaled.next_report
+    assert refused is not None
+    refusal = InvalidResultError("no")
+    journaled.refuse(refused, refusal)
+    assert not journaled.report(result_of(2), 0.0)
+    assert [report.result.measurement.epoch for report in journaled.pending] == [2]
+    assert [journaled.take_refusal(), journaled.take_refusal()] == [refusal, None]
+
+
+@pytest.mark.parametrize("refusal", [InvalidResultError("no"), InvalidRequestError("no"), NotPossibleNowError("no")])
+def test_refusal_ends_an_epoch(server: LiveServer, monkeypatch: pytest.MonkeyPatch, refusal: WattwiseError) -> None:
+    """An epoch in which a refusal is raised counts, and its target is noticed without the server, too."""
+    bso = begun(server.address)
+    monkeypatch.setattr(Exchange, "take_refusal", lambda _: refusal)
+    for metric in (0.1, 0.95):
+        with pytest.raises(type(refusal)):
+            bso.on_evaluate(metric)
+        assert bso.training_finished == (metric == 0.95)
+        server.kill()
+    assert bso.last_epoch == 2
+    bso.on_evaluate(0.95)
+    assert bso.last_epoch == 2
+    bso.close()

@@ -126,6 +126,23 @@ def test_sums_carry_on(server: LiveServer, caplog: pytest.LogCaptureFixture, *, 
     assert "the server refused" not in caplog.text
 
 
+@pytest.mark.parametrize("trained", [0, 1])
+def test_epochs_that_the_server_has(server: LiveServer, trained: int) -> None:
+    """When the server is back, the epochs that it has are trained again without being reported again."""
+    bso, state = first_process(server, v1.END_REASON_PREEMPTED, up=True)
+    again = launched(server.address, bso.trial.job_id, 1.0, state)
+    for _ in range(trained):
+        again.on_evaluate(0.2)
+    server.start()
+    with Client(server.address) as client:
+        wait_until(lambda: trial_of(client, bso).status == v1.TRIAL_STATUS_RUNNING)
+        while again.last_epoch < 4:
+            again.on_evaluate(0.2)
+        wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
+    assert again.state_dict()["time_seconds"] == 33
+    again.close(EndReason.PREEMPTED)
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["journal", "no journal"])
 def test_process_that_ends_before_the_server_is_back(server: LiveServer, *, known: bool) -> None:
     """What was trained without the server is delivered later, with the sums that the server had before."""

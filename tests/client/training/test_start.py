@@ -26,7 +26,7 @@ PROPERTIES = {
     Start.CONTINUED: (Link.DETACHED, False, True),
     Start.LOST: (Link.DETACHED, True, True),
     Start.JOINED: (Link.TRACKED, False, False),
-    Start.JOINED_AWAY: (Link.AWAY, False, False),
+    Start.JOINED_AWAY: (Link.AWAY, False, True),
 }
 
 

@@ -52,6 +52,8 @@ class Exchange:
         journal: as given.
         state: the state of the trial, which its events change.
         pending: the measurements that the server has not acknowledged, oldest first.
+        reported_epoch: the last epoch that the trial reported before it went back to an earlier one: in an earlier
+            process, or before a rewind. The server refuses other numbers for the epochs up to there.
         decision: the newest decision: the server's, or the trainer's own.
         beat_seconds: the pause between two heartbeats, as the server's newest answer says.
         ending: set once the trainer waits for the end of the trial to be delivered.
@@ -64,6 +66,7 @@ class Exchange:
         self.changed = threading.Condition(threading.RLock())
         self.state = TrialState(link)
         self.pending: deque[PendingReport] = deque(maxlen=_MAX_PENDING)
+        self.reported_epoch = 0
         self.decision: v1.Decision | None = None
         self.beat_seconds = math.inf
         self.ending: Ending | None = None
@@ -98,34 +101,36 @@ class Exchange:
         """Whether the session stops reporting; after the trainer's own decision, it still sends what is pending."""
         return self.server_knows_end or self.ending is not None
 
-    def report(self, result: v1.TrainingResult, timeout: float) -> v1.Decision | None:
-        """Reports the measurement of an epoch and returns the decision; None if there is none.
+    def report(self, result: v1.TrainingResult, timeout: float) -> bool:
+        """Reports the measurement of an epoch; returns whether the server has answered it.
 
         While the server is known to be away this returns at once; a server that does not answer within `timeout`
         seconds counts as away. The measurement is sent when the server is back. The sums of a trial that was resumed
-        late are increased to carry on those that the server had.
-
-        Raises:
-            WattwiseError: if the server refused this measurement, or one that was kept while it was away.
+        late are increased to carry on those that the server had. An epoch up to `reported_epoch` is not sent.
         """
         with self.journal.lock:
             if self._carried is not None:
                 carry_on(result.measurement, *self._carried)
+            if result.measurement.epoch <= self.reported_epoch:
+                return True
             if not self.done_reporting:
                 self.journal.add(result)
             if self.link is Link.DETACHED:
-                return None
-            with self.changed:
-                self._raise_refusal()
-                report = self.post(result)
+                return False
+            report = self.post(result)
         with self.changed:
             known = self.changed.wait_for(lambda: self._answered >= report.number or not self._awaits_answers, timeout)
-            self._raise_refusal()
             if self.server_knows_end or self._answered >= report.number:
-                return self.decision
+                return True
         if not known:
             self.mark_unreachable(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
-        return None
+        return False
+
+    def take_refusal(self) -> WattwiseError | None:
+        """Returns the newest refusal of a measurement, once; None if none was refused since the last call."""
+        with self.changed:
+            refusal, self._refusal = self._refusal, None
+            return refusal
 
     def post(self, result: v1.TrainingResult) -> PendingReport:
         """Adds a measurement, which the journal has, to those that are pending."""
@@ -144,12 +149,18 @@ class Exchange:
                 if own.stop_train:
                     self._note(Event.CLOSED)
 
+    def mark_reported(self, epoch: int) -> None:
+        """Notes that the epochs up to this one were reported before the trial went back to an earlier one."""
+        with self.changed:
+            self.reported_epoch = max(self.reported_epoch, epoch)
+
     def resume(self, trial: v1.Trial) -> None:
-        """Carries on the sums of a trial that the server has resumed; drops the epochs that the server has."""
+        """Carries on the sums of a trial that the server has resumed; does not send the epochs that the server has."""
         # A measurement is either in the journal and pending before this, or carries on these sums.
         with self.journal.lock:
             base = self.journal.record.base
             self.journal.carry_on(trial)
+            self.mark_reported(trial.newest.epoch)
             with self.changed:
                 if base is not None:
                     self._carried = base, trial.newest
@@ -197,7 +208,7 @@ class Exchange:
             self._stop(decision, Event.DELETED)
 
     def refuse(self, report: PendingReport, error: WattwiseError) -> None:
-        """Takes the refusal of a measurement; the trainer's next report raises it."""
+        """Takes the refusal of a measurement, which the trainer raises at the end of an epoch."""
         self.mark_answered()
         self.journal.leave_out(report.result.measurement.epoch)
         with self.changed:
@@ -282,8 +293,3 @@ class Exchange:
         self._answered = max(self._answered, report.number)
         while self.pending and self.pending[0].number <= report.number:
             self.pending.popleft()
-
-    def _raise_refusal(self) -> None:
-        refusal, self._refusal = self._refusal, None
-        if refusal is not None:
-            raise refusal

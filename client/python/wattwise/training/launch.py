@@ -269,10 +269,10 @@ class Launch:
         reason = trial.reason
         if how is Start.FALLBACK:
             trial, reason = self._fallback_trial(target.launch_id, sent, job, cast("int", fallback), answer)
+        elif isinstance(target, AssignedTrial):
+            trial, reason = _joined(target, how, answer)
         elif how.continues_unasked:
             trial, reason = self._continued(cast("SavedTrial", target), how, job, answer)
-        elif how in (Start.JOINED, Start.JOINED_AWAY):
-            trial, reason = _joined(cast("AssignedTrial", target), how, answer)
         return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent, sums, answer.decision)
 
     def _ask(

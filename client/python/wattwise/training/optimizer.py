@@ -538,7 +538,8 @@ class BatchSizeOptimizer:
         Raises:
             TrainFailError: if the trial is over and the target was not reached.
             MetricTypeError: if the metric is not a number; the epoch is not over then.
-            InvalidResultError: if the server refused the measurement.
+            InvalidResultError, InvalidRequestError, NotPossibleNowError: if the server refused the measurement, or an
+                earlier one that was kept while it was away; the epoch is over.
             OperationOrderError: before `on_train_begin`, in a forked process, or if called twice in one turn of a loop
                 over `epochs()`; the second call is ignored.
         """

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from wattwise import v1
 from wattwise.decision import decision_of
 from wattwise.errors import (
-    InvalidRequestError,
-    InvalidResultError,
     JobNotFoundError,
     OperationOrderError,
     TrainFailError,
@@ -47,14 +45,14 @@ class _Epoch(NamedTuple):
         metric: the metric of the epoch.
         state: the state of the trial.
         decision: the newest decision, if there is one.
-        refusal: the server's error, if it refused the report.
+        refusal: the server's error, if it has refused this report, or an earlier one that was kept while it was away.
     """
 
     sums: Sums
     metric: float
-    state: TrialState = TrialState()
-    decision: v1.Decision | None = None
-    refusal: WattwiseError | None = None
+    state: TrialState
+    decision: v1.Decision | None
+    refusal: WattwiseError | None
 
     @property
     def decided_here(self) -> bool:
@@ -122,8 +120,6 @@ class RunningTrial:
         self._failure_raised = False
         self._nan_warned = False
         self._warned_of_end = False
-        # The last epoch that an earlier process of the trial has reported.
-        self._reported_epoch = 0
         if started.how is Start.OVER:
             self.seen, self._end_reason = self.seen._replace(progress=Progress.SETTLED), v1.END_REASON_COMPLETED
             return
@@ -135,7 +131,6 @@ class RunningTrial:
             name = f"wattwise {trial.job_id} {trial.trial_number}"
             self._windows = TrainingWindows(monitor, name, max_power_watts(spec), weighs_energy=spec.eta_knob > 0)
             _, self._windows.time_seconds, self._windows.energy_joules = self.sums
-            self._reported_epoch = max(self.info.snapshot.newest.epoch, self.sums.epoch)
         self._guard.install()
 
     @property
@@ -269,8 +264,6 @@ class RunningTrial:
         ended = self._ranks.on_first("on_evaluate", lambda: self._measure_epoch(self.sums.epoch + 1, metric))
         self.sums, self.metric = ended.sums, ended.metric
         self._decision = ended.decision or self._decision
-        if ended.refusal is not None:
-            raise ended.refusal
         self.seen = ended.state
         if self.seen_end:
             self.announce_decision()
@@ -278,6 +271,9 @@ class RunningTrial:
             if not ended.decided_here:
                 # Otherwise the session stays open to deliver the last report.
                 self.close(v1.END_REASON_COMPLETED)
+        if ended.refusal is not None:
+            raise ended.refusal
+        if self.seen_end:
             self._raise_failure()
 
     def _measure_epoch(self, epoch: int, metric: float) -> _Epoch:
@@ -290,30 +286,25 @@ class RunningTrial:
         value = metric_value(metric)
         self._warn_of_nan(epoch, value)
         windows.close()
-        sums = Sums(epoch, windows.time_seconds, windows.energy_joules)
         try:
+            sums = Sums(epoch, windows.time_seconds, windows.energy_joules)
             result = training_result(self.info.id, sums, value, windows.monitor)
             if self.power is not None:
                 self.power.complete(result.measurement)
-            # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
-            if epoch > self._reported_epoch:
-                self._report(exchange, result)
-            sums = Sums(epoch, result.measurement.time_seconds, result.measurement.energy_joules)
-        except (InvalidResultError, InvalidRequestError) as refusal:
-            return _Epoch(sums, value, refusal=refusal)
+            self._decide(exchange, result, answered=exchange.report(result, self._report_timeout))
         finally:
             if exchange.progress is Progress.RUNNING:
                 windows.reopen()
+        sums = Sums(epoch, result.measurement.time_seconds, result.measurement.energy_joules)
         with exchange.changed:
-            return _Epoch(sums, value, exchange.state, exchange.decision)
+            return _Epoch(sums, value, exchange.state, exchange.decision, exchange.take_refusal())
 
-    def _report(self, exchange: Exchange, result: v1.TrainingResult) -> None:
-        """Reports an epoch. Decides if the server does not, or lets the trial go on after its end."""
-        decision = exchange.report(result, self._report_timeout)
-        if exchange.progress is not Progress.RUNNING:
+    def _decide(self, exchange: Exchange, result: v1.TrainingResult, *, answered: bool) -> None:
+        """Decides on an epoch if the server does not, or lets the trial go on after its end."""
+        if exchange.progress is not Progress.RUNNING or result.measurement.epoch <= exchange.reported_epoch:
             return
         own = own_decision(self.info.job.spec, result)
-        if decision is not None:
+        if answered:
             if not own.stop_train:
                 return
             log.warning(
@@ -335,7 +326,8 @@ class RunningTrial:
 
     def rewind(self, epoch: int) -> None:
         """Goes back to an earlier epoch. Later ones are trained again but not reported again; their cost is added."""
-        self._reported_epoch = max(self._reported_epoch, self.sums.epoch)
+        if self._session is not None:
+            self._session.exchange.mark_reported(self.sums.epoch)
         self.sums = self.sums._replace(epoch=min(epoch, self.sums.epoch))
 
     def measure(self) -> Sums:

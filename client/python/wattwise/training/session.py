@@ -113,6 +113,7 @@ class Session:
         )
         if started.how.continues_unasked:
             journal.count_from(base)
+        self.exchange.mark_reported(max(trial.newest.epoch, epoch))
         if self.exchange.link is not Link.DETACHED:
             for result in results:
                 if trial.newest.epoch < result.measurement.epoch <= epoch:
@@ -214,7 +215,9 @@ class Session:
                 exchange.mark_unreachable(error.problem)
 
     def _resume(self, timeout: float) -> None:
-        """Asks the server to resume a trial that this process counts on without the server, if that is still due.
+        """Asks for what the server has of a trial that this process counts on without it, if that is still due.
+
+        The server resumes the trial of a checkpoint; that of a driver stays ended if it has ended.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: the server does not have the trial.
@@ -226,6 +229,9 @@ class Session:
         # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
         launch_id = self.exchange.journal.record.launch_id
+        if not self._ends_completed:
+            self.exchange.resume(self._client.lookup_trial(self._trial.job_id, launch_id, timeout=timeout))
+            return
         answer = self._client.get_next_batch_size(self._trial.job_id, launch_id=launch_id, resume=True, timeout=timeout)
         trial = answer.trial
         if ended_by_trainer(trial):

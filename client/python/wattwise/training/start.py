@@ -71,8 +71,8 @@ class Start(Enum):
 
     @property
     def continues_unasked(self) -> bool:
-        """Whether this process continues a checkpoint without asking the server what it has of the trial."""
-        return self in (Start.RESUMED_AWAY, Start.CONTINUED, Start.LOST)
+        """Whether this process trains before it knows what the server has of the trial from earlier processes."""
+        return self in (Start.RESUMED_AWAY, Start.CONTINUED, Start.LOST, Start.JOINED_AWAY)
 
     @property
     def link(self) -> Link:
