@@ -173,6 +173,14 @@ def test_fields_are_keyword_only() -> None:
         unnamed("mnist", "mnist-nightly")
 
 
+def test_representation() -> None:
+    """It has the fields that are set, of which Python can make the job again."""
+    spec = JobSpec(job_id="a", batch_sizes=[8], default_batch_size=8, target_metric=0.9, higher_is_better=False, seed=0)
+    assert repr(spec) == (
+        "JobSpec(job_id='a', batch_sizes=[8], default_batch_size=8, target_metric=0.9, higher_is_better=False, seed=0)"
+    )
+
+
 def test_specs_are_copied_and_pickled() -> None:
     """A JobSpec can be copied, replaced and pickled."""
     spec = job_spec()

@@ -67,7 +67,7 @@ If a job has several groups of GPUs, `gpu` is the number of groups.
 
 
 class EndReason(str, Enum):
-    """Why a trial ended: `EndReason.TARGET_REACHED`, which equals "TARGET_REACHED"."""
+    """Why a trial ended: `EndReason.TARGET_REACHED`, which equals "TARGET_REACHED" and is printed so."""
 
     TARGET_REACHED = "TARGET_REACHED"
     COST_BOUND = "COST_BOUND"
@@ -81,10 +81,10 @@ class EndReason(str, Enum):
     STOPPED_EARLY = "STOPPED_EARLY"
 
     def __repr__(self) -> str:
-        return str(self)
+        return f"EndReason.{self.name}"
 
     def __str__(self) -> str:
-        return f"EndReason.{self.name}"
+        return self.value
 
 
 TRAINER_END_REASONS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -129,6 +129,12 @@ class JobSpec(NamedFields):
         "job_id": ', the same at every launch, such as job_id="mnist-nightly"',
         "target_metric": ", the validation metric at which a model is good enough, such as target_metric=0.98",
     }
+
+    def __repr__(self) -> str:
+        """Returns the fields that are not left at their defaults."""
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        given = (f"{field.name}={value!r}" for field, value in values if value is not field.default)
+        return f"JobSpec({', '.join(given)})"
 
     def warn_if_doubtful(self) -> None:
         """Logs a warning for values that are valid but rarely intended."""
@@ -394,6 +400,33 @@ def enum_name(enum: Any, value: int) -> str:
 def enum_constant(enum: Any, value: int) -> str:
     """Returns an enum's value as in the protos: "TRIAL_STATUS_FAILED"; "TRIAL_STATUS_9" if this client is older."""
     return str(enum.Name(value)) if value in enum.values() else f"{_prefix_of(enum)}{value}"
+
+
+def enum_value(enum: Any, value: object) -> Any:
+    """Returns the number of an enum's value, which may be given by its name without the prefix: "TARGET_REACHED".
+
+    Raises:
+        InvalidArgumentError: if there is no such name; lists the names.
+    """
+    if isinstance(value, int):
+        return value
+    prefix = _prefix_of(enum)
+    names = {name.removeprefix(prefix): number for name, number in enum.items() if number}
+    if not isinstance(value, str) or value not in names:
+        what = prefix.lower().replace("_", " ")
+        raise InvalidArgumentError(f"{what}{value!r} is unknown: use {' or '.join(names)}")
+    return names[value]
+
+
+def enum_values(enum: Any, values: Iterable[object], argument: str) -> Sequence[Any]:
+    """Returns the numbers of an argument with several values of an enum.
+
+    Raises:
+        InvalidArgumentError: if it is a single value, or there is no such name.
+    """
+    if isinstance(values, str | int):
+        raise InvalidArgumentError(f"{argument} is one value: pass a list, {argument}=[{values!r}]")
+    return [enum_value(enum, value) for value in values]
 
 
 def _prefix_of(enum: Any) -> str:

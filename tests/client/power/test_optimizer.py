@@ -512,8 +512,10 @@ def test_observer_mode_of_the_environment(monkeypatch: pytest.MonkeyPatch, text:
 def test_steps_before_the_batch_size(grpc_addr: str) -> None:
     """A step before `get_batch_size` raises OperationOrderError."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    plo = PowerLimitOptimizer(bso)
     with pytest.raises(OperationOrderError, match=r"call get_batch_size\(\) before"):
-        PowerLimitOptimizer(bso).on_step_begin()
+        plo.on_step_begin()
+    assert repr(plo) == f"PowerLimitOptimizer({bso!r}, limit_watts_per_gpu=None)"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -234,7 +235,7 @@ def test_closed_client(grpc_addr: str) -> None:
 
 
 def test_end_reasons_as_the_client_has_them(grpc_addr: str) -> None:
-    """A call takes an end reason, its string, or the value of the messages; the error for another one names all."""
+    """A call takes an end reason, its string, or the value of the messages; the error for another one names those."""
     with Client(grpc_addr) as client:
         job_id = client.register_job(job_spec()).job.spec.job_id
         ids = [client.get_next_batch_size(job_id).trial.id for _ in range(3)]
@@ -245,10 +246,42 @@ def test_end_reasons_as_the_client_has_them(grpc_addr: str) -> None:
         assert [trial.end_reason for trial in found] == [
             *(v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_PREEMPTED)
         ]
-        with pytest.raises(InvalidArgumentError, match=r"'bored' is not .*EndReason\.TARGET_REACHED or "):
-            client.end_trial(ids[0], "bored")
-        with pytest.raises(InvalidArgumentError, match="'E' is not a reason"):
-            client.trials(job_id, end_reasons="ERROR")
+        for wrong in ("bored", "TARGET_REACHED"):
+            with pytest.raises(InvalidArgumentError, match=f"{wrong!r}: use COMPLETED or STOPPED_EARLY or ERROR or "):
+                client.end_trial(ids[0], wrong)
+
+
+def test_names_of_enums(grpc_addr: str) -> None:
+    """Lists take the names that their tables have; the error for another one lists them, or says to pass a list."""
+    with Client(grpc_addr) as client:
+        job_id = client.register_job(job_spec()).job.spec.job_id
+        trial = client.get_next_batch_size(job_id).trial.id
+        client.end_trial(trial, "ERROR")
+        assert [each.id for each in client.trials(job_id, statuses=["FAILED"], end_reasons=["ERROR"])] == [trial]
+        assert not list(client.trials(job_id, statuses=["RUNNING", v1.TRIAL_STATUS_DECIDED]))
+        assert [each.job.spec.job_id for each in client.jobs(job_id, states=["IDLE"], order="NEWEST")] == [job_id]
+        assert [each.trial_number for each in client.events(job_id=job_id, kinds=["TRIAL_FAILED"])] == [1]
+        calls: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+            (client.trials, {"statuses": ["done"]}, "trial status 'done' is unknown: use RUNNING or DECIDED or "),
+            (client.trials, {"end_reasons": ["done"]}, "end reason 'done' is unknown: use TARGET_REACHED or "),
+            (client.trials, {"end_reasons": [None]}, "end reason None is unknown"),
+            (client.trials, {"end_reasons": "ERROR"}, r"pass a list, end_reasons=\['ERROR'\]"),
+            (client.trials, {"statuses": v1.TRIAL_STATUS_FAILED}, r"pass a list, statuses=\[4\]"),
+            (client.jobs, {"states": ["done"]}, "job state 'done' is unknown: use RUNNING or "),
+            (client.jobs, {"order": "age"}, "job order 'age' is unknown: use OLDEST or "),
+            (client.events, {"kinds": ["done"]}, "event kind 'done' is unknown: use JOB_REGISTERED or "),
+        ]
+        for call, options, message in calls:
+            with pytest.raises(InvalidArgumentError, match=message):
+                call(**options)
+
+
+def test_errors_about_arguments_name_the_method(grpc_addr: str) -> None:
+    """They do not name a class that users do not know."""
+    with Client(grpc_addr) as client:
+        call: Callable[..., object] = client.get_job
+        with pytest.raises(TypeError, match=r"^get_job\(\) missing 1 required positional argument: 'job_id'"):
+            call()
 
 
 @pytest.mark.parametrize("trial", ["test-1", 3, None])

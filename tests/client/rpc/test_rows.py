@@ -52,6 +52,14 @@ async def test_list_is_closed(grpc_addr: str) -> None:
         assert [trial async for trial in awaited] == []
 
 
+async def test_representation(grpc_addr: str) -> None:
+    """It says how rows are read."""
+    with Client(grpc_addr) as client:
+        assert "to_frame()" in repr(client.jobs())
+    async with AsyncClient(grpc_addr) as client:
+        assert "to_frame()" in repr(client.jobs())
+
+
 def test_table_without_pandas(grpc_addr: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "pandas", None)

@@ -19,9 +19,9 @@ from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.presentation.quantities import duration, energy_of, joules, moment
 from wattwise.presentation.sentences import number_of
 from wattwise.presentation.states import end_reason
-from wattwise.rpc.calls import end_reason_value
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_MEASUREMENTS
+from wattwise.spec import enum_value
 from wattwise.streams import FAILED, MISUSED
 
 _MOST_FAULTS = 100
@@ -148,7 +148,7 @@ def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialReques
         launch_id=launch_id(args.job_id, trial.name),
         batch_size=trial.batch_size,
         measurements=trial.measurements,
-        end_reason=end_reason_value(trial.end_reason),
+        end_reason=enum_value(v1.EndReason, trial.end_reason),
         validate_only=args.dry_run,
     )
     if trial.start_time is not None:

@@ -90,6 +90,9 @@ class PowerLimitOptimizer:
         self._over = False
         self._gave_up = False
 
+    def __repr__(self) -> str:
+        return f"PowerLimitOptimizer({self._bso!r}, limit_watts_per_gpu={self.limit_watts_per_gpu})"
+
     def __enter__(self) -> Self:
         return self
 

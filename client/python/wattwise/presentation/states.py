@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from wattwise import v1
 from wattwise.monitor.kind import monitor_text
 from wattwise.presentation.quantities import estimate_mark, optional
-from wattwise.rpc.calls import end_reason_value
 from wattwise.rules import DEFAULTS, STATUS_AFTER
-from wattwise.spec import enum_name, higher_is_better, policy_name
+from wattwise.spec import enum_name, enum_value, higher_is_better, policy_name
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -143,7 +142,7 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
 
 
 _STATUSES = {
-    end_reason(end_reason_value(reason)): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
+    end_reason(enum_value(v1.EndReason, reason)): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
     for reason, status in STATUS_AFTER.items()
 }
 

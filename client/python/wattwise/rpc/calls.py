@@ -31,8 +31,8 @@ from wattwise.rpc.connection import CALL_ID, Connection, ServerLink, is_old
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.modes import Mode, call, listing, stream
 from wattwise.rpc.rows import AsyncRows, Row, frame_of
-from wattwise.rules import EndReason
-from wattwise.spec import job_message, with_flat_names
+from wattwise.rules import TRAINER_END_REASONS, EndReason
+from wattwise.spec import enum_value, enum_values, job_message, with_flat_names
 
 if TYPE_CHECKING:
     from wattwise.spec import JobSpec
@@ -86,19 +86,17 @@ def trial_id(trial: TrialOrId) -> v1.TrialId:
         raise InvalidArgumentError(f"{trial!r:.100} does not name a trial: pass {use}") from None
 
 
-def end_reason_value(reason: AnyEndReason) -> v1.EndReason.ValueType:
-    """Returns the value that stands for an end reason in messages.
+def trainer_end_reason(reason: EndReason | str) -> v1.EndReason.ValueType:
+    """Returns the value that stands in messages for a reason for which a trainer may end its trial.
 
     Raises:
-        InvalidArgumentError: if there is no such reason; names those that there are.
+        InvalidArgumentError: if it is another one; names the reasons that are allowed.
     """
-    if isinstance(reason, int):
-        return reason
-    try:
-        return v1.EndReason.Value(f"END_REASON_{EndReason(reason).value}")
-    except ValueError:
-        names = " or ".join(map(str, EndReason))
-        raise InvalidArgumentError(f"{reason!r} is not a reason for which a trial ends: use {names}") from None
+    if reason not in TRAINER_END_REASONS:
+        names = " or ".join(TRAINER_END_REASONS)
+        raise InvalidArgumentError(f"a trainer cannot end its trial for {reason!r}: use {names}")
+    value: v1.EndReason.ValueType = enum_value(v1.EndReason, reason)
+    return value
 
 
 def _name_of(request: Message) -> str:
@@ -283,12 +281,13 @@ class Calls:
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidArgumentError: if there is no such reason.
+            InvalidArgumentError: if a trainer may not give this reason.
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
             TrialDeletedError: if the trial was deleted with its job.
         """
-        request = v1.EndTrialRequest(trial=trial_id(trial), end_reason=end_reason_value(reason))
+        value = reason if isinstance(reason, int) else trainer_end_reason(reason)
+        request = v1.EndTrialRequest(trial=trial_id(trial), end_reason=value)
         answer: v1.EndTrialResponse = await self._call(request, timeout, answers.about_trial(request.trial))
         return answer.trial
 
@@ -390,11 +389,11 @@ class Calls:
     @listing
     def jobs(
         self,
-        *,
         job_id_prefix: str = "",
+        *,
         contains: str = "",
-        states: Iterable[v1.JobState.ValueType] = (),
-        order: v1.JobOrder.ValueType = v1.JOB_ORDER_UNSPECIFIED,
+        states: Iterable[v1.JobState.ValueType | str] = (),
+        order: v1.JobOrder.ValueType | str = v1.JOB_ORDER_UNSPECIFIED,
         with_summaries: bool = False,
         page_size: int = 0,
         timeout: float | None = None,
@@ -404,17 +403,20 @@ class Calls:
         Args:
             job_id_prefix: only jobs whose id starts with this; empty for all.
             contains: only jobs whose id contains this; empty for all.
-            states: only jobs in one of these states; empty for all.
-            order: the order; unspecified is the server's default, today oldest first.
+            states: only jobs in one of these states, such as "RUNNING"; empty for all.
+            order: the order, such as "NEWEST"; unspecified is the server's default, today oldest first.
             with_summaries: whether each job has its summary: what its trials are doing, took and saved.
             page_size: number of jobs per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
+
+        Raises:
+            InvalidArgumentError: if there is no such state or order.
         """
         request = v1.ListJobsRequest(
             job_id_prefix=job_id_prefix,
             contains=contains,
-            states=states,
-            order=order,
+            states=enum_values(v1.JobState, states, "states"),
+            order=enum_value(v1.JobOrder, order),
             with_summaries=with_summaries,
             page_size=page_size,
         )
@@ -426,7 +428,7 @@ class Calls:
         job_id: str = "",
         *,
         job_id_prefix: str = "",
-        statuses: Iterable[v1.TrialStatus.ValueType] = (),
+        statuses: Iterable[v1.TrialStatus.ValueType | str] = (),
         end_reasons: Iterable[AnyEndReason] = (),
         batch_size: int = 0,
         labels: Mapping[str, str] | None = None,
@@ -442,7 +444,7 @@ class Calls:
         Args:
             job_id: the job; empty for several jobs.
             job_id_prefix: only trials of jobs whose id starts with this; empty for all.
-            statuses: only trials with one of these statuses; empty for all.
+            statuses: only trials with one of these statuses, such as "DECIDED"; empty for all.
             end_reasons: only trials that ended for one of these reasons, such as `EndReason.ERROR`; empty for all.
             batch_size: only trials with this batch size; 0 for all.
             labels: only trials whose launch has said all of this about itself; None for all.
@@ -452,14 +454,14 @@ class Calls:
             timeout: seconds for each page; None is the client's.
 
         Raises:
-            InvalidArgumentError: if there is no such end reason.
+            InvalidArgumentError: if there is no such status or end reason.
             JobNotFoundError: if the job is not registered.
         """
         request = v1.ListTrialsRequest(
             job_id=job_id,
             job_id_prefix=None if job_id and not job_id_prefix else job_id_prefix,
-            statuses=statuses,
-            end_reasons=map(end_reason_value, end_reasons),
+            statuses=enum_values(v1.TrialStatus, statuses, "statuses"),
+            end_reasons=enum_values(v1.EndReason, end_reasons, "end_reasons"),
             batch_size=batch_size,
             labels=labels,
             newest_first=newest_first,
@@ -791,20 +793,28 @@ class Calls:
         *,
         job_id: str = "",
         job_id_prefix: str = "",
-        kinds: Iterable[v1.EventKind.ValueType] = (),
+        kinds: Iterable[v1.EventKind.ValueType | str] = (),
         page_size: int = 0,
         timeout: float | None = None,
     ) -> AsyncRows[v1.Event]:
         """Yields what happened to jobs, newest first, page by page; `.to_frame()` returns them as a table.
 
         Args:
-            job_id: only events of this job; empty for all.
+            job_id: only events of this job, which may be deleted, so that a job that never was has none; empty for all.
             job_id_prefix: only events of jobs whose id starts with this; empty for all.
-            kinds: only events of these kinds; empty for all.
+            kinds: only events of these kinds, such as "TRIAL_FAILED"; empty for all.
             page_size: number of events per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
+
+        Raises:
+            InvalidArgumentError: if there is no such kind.
         """
-        request = v1.ListEventsRequest(job_id=job_id, job_id_prefix=job_id_prefix, kinds=kinds, page_size=page_size)
+        request = v1.ListEventsRequest(
+            job_id=job_id,
+            job_id_prefix=job_id_prefix,
+            kinds=enum_values(v1.EventKind, kinds, "kinds"),
+            page_size=page_size,
+        )
         return self._rows(v1.Event, request, timeout)
 
     @call

@@ -155,6 +155,9 @@ class Method(Generic[BlockingMethod, AwaitedMethod]):
     """
 
     def __init__(self, awaited: Callable[..., Any], block: Callable[[Any], object]) -> None:
+        # Errors about arguments name the method, without a class that users do not know.
+        awaited.__qualname__ = awaited.__name__
+
         @wraps(awaited)
         def blocking(*args: Any, **options: Any) -> object:
             return block(awaited(*args, **options))

@@ -24,6 +24,9 @@ class Rows(Iterator[Row]):
         self._rows = rows
         self._frame = frame
 
+    def __repr__(self) -> str:
+        return "<Rows to be read once: in a loop, by list(), or by to_frame()>"
+
     def __next__(self) -> Row:
         return next(self._rows)
 
@@ -55,6 +58,9 @@ class AsyncRows(AsyncIterator[Row]):
     def __init__(self, rows: AsyncGenerator[Row, None], frame: Frame) -> None:
         self._rows = rows
         self.frame = frame
+
+    def __repr__(self) -> str:
+        return "<AsyncRows to be read once: in a loop of `async for`, or by to_frame()>"
 
     async def __anext__(self) -> Row:
         return await anext(self._rows)

@@ -15,9 +15,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, ResumeError, WattwiseError
-from wattwise.rpc.calls import end_reason_value
-from wattwise.rules import TRAINER_END_REASONS, EndReason
+from wattwise.errors import ResumeError, WattwiseError
+from wattwise.rpc.calls import trainer_end_reason
+from wattwise.rules import EndReason
 
 # Messages of frameworks and runtimes. "Out of memory" alone is not enough: databases, disks and quotas say it too.
 _OUT_OF_MEMORY = (
@@ -100,18 +100,6 @@ def end_reason(error: BaseException | None) -> EndReason:
         return EndReason.PREEMPTED
     out_of_memory = any(_is_out_of_memory(cause) for cause in _causes(error))
     return EndReason.OUT_OF_MEMORY if out_of_memory else EndReason.ERROR
-
-
-def reason_value(reason: EndReason | str) -> v1.EndReason.ValueType:
-    """Returns the value that stands for a reason in messages.
-
-    Raises:
-        InvalidArgumentError: if a trainer may not end a trial for it; names the reasons that are allowed.
-    """
-    if reason not in TRAINER_END_REASONS:
-        names = " or ".join(map(str, TRAINER_END_REASONS))
-        raise InvalidArgumentError(f"close() got reason {reason!r}: use {names}")
-    return end_reason_value(reason)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -253,7 +241,7 @@ class _Watch:
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
-            self._end_all(reason_value(end_reason(error)))
+            self._end_all(trainer_end_reason(end_reason(error)))
         finally:
             self._hook_before(kind, error, trace)
 

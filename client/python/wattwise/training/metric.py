@@ -44,13 +44,15 @@ def _has_several(metric: object) -> bool:
 
 
 def metric_value(metric: object) -> float:
-    """Returns the metric as a float; accepts the numbers of Python, NumPy and PyTorch.
+    """Returns the metric as a float; accepts the numbers of Python, NumPy and PyTorch, but no truth values.
 
     Raises:
         MetricTypeError: if it is not a number; says what to pass.
     """
+    # Arrays and tensors of truth values have a type of their own, whose name depends on the library.
+    is_bool = isinstance(metric, bool) or "bool" in str(getattr(metric, "dtype", ""))
     try:
-        if not isinstance(metric, str | bytes | bytearray):
+        if not is_bool and not isinstance(metric, str | bytes | bytearray):
             return float(metric)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         # NumPy's error for an array with several elements does not name the remedy.
@@ -59,9 +61,8 @@ def metric_value(metric: object) -> float:
         # Nor does PyTorch's. For a single element the error comes from an earlier, asynchronous failure of the GPU.
         if not _has_several(metric):
             raise
-    shown = (
-        f"{metric!r:.80}" if isinstance(metric, str | bytes | None) else f"an object of type {type(metric).__name__}"
-    )
+    is_short = isinstance(metric, str | bytes | bool | None)
+    shown = f"{metric!r:.80}" if is_short else f"an object of type {type(metric).__name__}"
     raise MetricTypeError(
         f"on_evaluate() got {shown}, which is not a number: pass one number, such as 0.93; "
         "for an array or tensor its mean or .item()"

@@ -25,12 +25,13 @@ from wattwise.errors import (
 )
 from wattwise.monitor import Monitor, default_monitor
 from wattwise.rpc.backoff import check_seconds
+from wattwise.rpc.calls import trainer_end_reason
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import EndReason
 from wattwise.spec import JobSpec, check_job, higher_is_better
 from wattwise.training.assigned import AssignedTrial, has_driver
 from wattwise.training.best import BestEpoch, best_state, better, saved_best
-from wattwise.training.exits import end_reason, reason_value
+from wattwise.training.exits import end_reason
 from wattwise.training.fallback import checked_fallback
 from wattwise.training.inheritance import inherited_batch
 from wattwise.training.launch import Endpoint, Launch
@@ -575,7 +576,7 @@ class BatchSizeOptimizer:
         Raises:
             InvalidArgumentError: if the reason is another one; the trial is not ended then.
         """
-        value = reason_value(reason)
+        value = trainer_end_reason(reason)
         if self._running is not None:
             self._running.close(value)
 
@@ -791,7 +792,7 @@ class Attempt:
         if error is None or self._bso.waits_for_trial:
             return False
         reason = end_reason(error)
-        self._running.close(reason_value(reason))
+        self._running.close(trainer_end_reason(reason))
         if reason is not EndReason.OUT_OF_MEMORY or self.target_reached or self.trial.world_size > 1:
             # With several ranks the others wait for this one in the middle of a step.
             return False

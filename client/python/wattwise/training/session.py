@@ -18,11 +18,10 @@ from wattwise.errors import (
     log,
 )
 from wattwise.rpc.backoff import pauses, retrying
-from wattwise.rpc.calls import end_reason_value
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import STATUS_AFTER, EndReason
-from wattwise.spec import enum_constant
+from wattwise.spec import enum_constant, enum_value
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, find_launch
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
@@ -36,7 +35,7 @@ _LONGEST_PAUSE = 5.0
 _LEAVE_SECONDS = 1.0
 _LONGEST_STREAM_PAUSE = 60.0
 _STATUS_AFTER = {
-    end_reason_value(reason): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
+    enum_value(v1.EndReason, reason): v1.TrialStatus.Value(f"TRIAL_STATUS_{status.value}")
     for reason, status in STATUS_AFTER.items()
     # The server may have lost a trial that ended with its last epoch, such as by a failover to an older database.
     if reason is not EndReason.MAX_EPOCHS
