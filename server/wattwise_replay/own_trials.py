@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from wattwise import Client, v1
-from wattwise.driver.history import History, TrialRecord
+from wattwise.driver.history import History, HistoryRecord
 from wattwise.presentation.states import end_reason
 from wattwise.rules import EndReason
 from wattwise.spec import enum_constant, max_power_watts
@@ -129,14 +129,14 @@ def from_server(client: Client, job_id: str) -> Workload:
     return _workload(job, trials)
 
 
-def _counted(record: TrialRecord) -> tuple[float | None, float | None]:
+def _counted(record: HistoryRecord) -> tuple[float | None, float | None]:
     """Returns the time and the energy of which a trial's cost is: in observer mode the computed ones."""
     if record.computed_time_seconds is not None:
         return record.computed_time_seconds, record.computed_energy_joules
     return record.time_seconds, record.energy_joules
 
 
-def _recorded(record: TrialRecord) -> EndedTrial:
+def _recorded(record: HistoryRecord) -> EndedTrial:
     return EndedTrial(
         record.batch_size,
         record.epochs,
@@ -166,7 +166,7 @@ def _listed(trial: v1.Trial, limit_watts_per_gpu: float | None) -> EndedTrial:
     )
 
 
-def _max_power_watts(records: Sequence[TrialRecord], eta: float, path: Path) -> float:
+def _max_power_watts(records: Sequence[HistoryRecord], eta: float, path: Path) -> float:
     """P of `η·E + (1−η)·P·T`, from the costs of all trials."""
     used = ((record.cost, *_counted(record)) for record in records)
     known = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from wattwise import Client, v1
 from wattwise.commands.main import main
-from wattwise.driver.history import History, TrialRecord
+from wattwise.driver.history import History, HistoryRecord
 from wattwise.errors import JobNotFoundError
 from wattwise.rules import EndReason
 from wattwise_replay import own_trials
@@ -30,7 +30,7 @@ _REACHED = replace(
 _MISSED = replace(_REACHED, reached=False, end_reason="max epochs")
 
 
-def _history(folder: Path, *records: TrialRecord) -> Path:
+def _history(folder: Path, *records: HistoryRecord) -> Path:
     """The history of a run with these trials."""
     path = folder / "mnist-nightly" / "history.jsonl"
     path.parent.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def test_where_energy_alone_counts_the_highest_power_does_not_matter(tmp_path: P
     ],
 )
 def test_a_history_that_says_too_little(
-    records: tuple[TrialRecord, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: tuple[HistoryRecord, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command names what is missing in one line."""
     assert main(("replay", "--history", str(_history(tmp_path, *records)))) == 1

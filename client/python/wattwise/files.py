@@ -26,6 +26,7 @@ SMALL, USUAL, LARGE = 2**16, 2**24, 2**28
 """Largest sizes in bytes: of a file with a few values, of one that a program has written, of a table."""
 _LONGEST_NUMBER = 40
 """Digits of an integer in JSON; a longer one is a float, since Python neither reads nor shows thousands of digits."""
+_LONGEST_COMMAND = 100
 _CHUNK = 2**20
 _APPENDING = os.O_CREAT | os.O_APPEND
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | _APPENDING, "a+b": os.O_RDWR | _APPENDING}
@@ -283,6 +284,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def holder_of(path: Path) -> str:
+    """Returns the process that has locked a file, such as "process 4711 (python train.py)"."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # 1: FLOCK ADVISORY WRITE 4711 fe:01:1835013 0 EOF
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and words[4].isdecimal():
+                command = Path(f"/proc/{words[4]}/cmdline").read_text(encoding="utf-8", errors="replace")
+                return f"process {words[4]} ({command.replace(chr(0), ' ').strip()[:_LONGEST_COMMAND]})"
+    return "another process"
 
 
 def _check_regular(path: Path, found: os.stat_result) -> None:

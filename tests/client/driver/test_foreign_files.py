@@ -263,7 +263,7 @@ def test_lock_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with files.locked(path), pytest.raises(files.WriteError) as caught, files.locked(path):
         pass
     assert str(path) in str(caught.value)
-    assert f"process {os.getpid()}:" in str(caught.value)
+    assert f"process {os.getpid()} (" in str(caught.value)
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -359,6 +359,15 @@ def test_variables_of_another_launch_change_nothing(
         assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_PREEMPTED
 
 
+@pytest.mark.usefixtures("requested")
+@pytest.mark.parametrize("name", ["SERVER", "REASON", "MONITOR"])
+def test_variable_with_a_control_character(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable with a control character is an error that names it, whatever the variable is for."""
+    monkeypatch.setenv(f"WATTWISE_{name}", f"{os.environ[f'WATTWISE_{name}']}\r")
+    with pytest.raises(NoDriverError, match=f"WATTWISE_{name} has the control character"):
+        BatchSizeOptimizer.from_env(monitor=StepMonitor())
+
+
 @pytest.mark.parametrize("newer", [True, False])
 def test_server_of_another_version(
     requested: v1.Trial, server: LiveServer, monkeypatch: pytest.MonkeyPatch, *, newer: bool

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 
-from wattwise.driver.history import TrialRecord
+from wattwise.driver.history import HistoryRecord
 from wattwise.driver.jobfile import RunSection, TrainSection, read
 from wattwise.driver.launch_context import LaunchContext, command_line
 from wattwise.driver.placeholders import PLACEHOLDERS
@@ -23,7 +23,7 @@ def test_every_key_is_explained() -> None:
             assert re.search(rf"^\|[^|]*`{field.name}`", GUIDE, re.MULTILINE), field.name
     for name in PLACEHOLDERS:
         assert f"`{{{name}}}`" in GUIDE
-    for field in fields(TrialRecord):
+    for field in fields(HistoryRecord):
         assert f"`{field.name.removesuffix('_number')}`" in GUIDE
 
 

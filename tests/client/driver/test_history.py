@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.driver.folder import ADVICE, RunFolder, TriesExhaustedError, folder_name
-from wattwise.driver.history import History, HistoryError, TrialRecord
+from wattwise.driver.history import History, HistoryError, HistoryRecord
 from wattwise.driver.output import Board, summary
 from wattwise.errors import WattwiseError
 from wattwise.monitor import MonitorKinds
@@ -24,12 +24,12 @@ ESTIMATE = "estimate, not measured: EstimateMonitor(100)"
 _APPEND = """
 import json, sys
 from pathlib import Path
-from wattwise.driver.history import History, TrialRecord
+from wattwise.driver.history import History, HistoryRecord
 for record in json.loads(sys.argv[2]):
-    History(Path(sys.argv[1])).append(TrialRecord(**record))
+    History(Path(sys.argv[1])).append(HistoryRecord(**record))
 """
 
-RECORD = TrialRecord(
+RECORD = HistoryRecord(
     launch=0,
     recurrence=1,
     try_number=1,

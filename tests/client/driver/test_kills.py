@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wattwise import Client, v1
 from wattwise.driver.files import try_lock
-from wattwise.training.journal import TrialRecord as SpooledRecord
+from wattwise.training.journal import TrialRecord
 from wattwise.training.spool import Spool
 
 from tests.client.driver.running import JOB_ID, Runs, alive, ended, result, servers_of, shell, with_client, write_job
@@ -212,7 +212,7 @@ def test_trial_of_an_own_server_is_found_at_another_port(runs: Runs, spool: Path
     driver = runs.start(job)
     wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
     (path,) = spool.rglob("*.wattwise-trial")
-    record = SpooledRecord.from_lines(path.read_text().splitlines())
+    record = TrialRecord.from_lines(path.read_text().splitlines())
     assert record.server == f"sqlite:///{runs.path().resolve() / 'wattwise.db'}"
     (folder,) = runs.trial_folders()
     (folder / "go").touch()

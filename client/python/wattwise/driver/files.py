@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from wattwise.errors import WattwiseError
-from wattwise.files import FileError, integer_of, is_number, open_regular, read_json, replacing, shown
+from wattwise.files import FileError, holder_of, integer_of, is_number, open_regular, read_json, replacing, shown
 from wattwise.monitor.kind import MonitorKinds
 
 _LOCK_SECONDS = 60.0
@@ -54,7 +54,7 @@ def locked(path: Path) -> Iterator[None]:
     while (descriptor := try_lock(path)) is None:
         if time.monotonic() > deadline:
             raise WriteError(
-                f"{shown(path)} has been locked for {_LOCK_SECONDS:g} s by {_holder_of(path)}: end that process, and "
+                f"{shown(path)} has been locked for {_LOCK_SECONDS:g} s by {holder_of(path)}: end that process, and "
                 "run the same command to continue"
             )
         time.sleep(_LOCK_PAUSE_SECONDS)
@@ -147,16 +147,3 @@ _READ: Mapping[str, Read] = {
 
 def _opened(path: Path) -> int:
     return open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode=0o600)
-
-
-def _holder_of(path: Path) -> str:
-    """Returns the process that holds a lock, as Linux lists it."""
-    try:
-        inode = str(path.stat().st_ino)
-        for line in Path("/proc/locks").read_text().splitlines():
-            _, kind, _, _, process, file, *_ = line.split()
-            if kind == "FLOCK" and file.rpartition(":")[2] == inode:
-                return f"process {process}"
-    except (OSError, ValueError):
-        pass
-    return "another process"

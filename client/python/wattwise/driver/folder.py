@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wattwise.driver.files import locked, read_object, try_lock, values_of, write_json, writing
-from wattwise.driver.history import History, TrialRecord
+from wattwise.driver.history import History, HistoryRecord
 from wattwise.driver.interruption import uninterrupted
 from wattwise.errors import WattwiseError, log
 from wattwise.files import FileError, shown
@@ -190,7 +190,7 @@ class RunFolder:
         reached = {record.recurrence for record in self.history.read() if record.reached}
         return sum(0 < recurrence <= recurrences for recurrence in reached) == recurrences
 
-    def record(self, claim: Claim, record: TrialRecord) -> None:
+    def record(self, claim: Claim, record: HistoryRecord) -> None:
         """Adds an ended launch to the history and removes its claim."""
         with uninterrupted(), locked(self.path / ".lock"):
             self.history.append(record)
@@ -201,7 +201,7 @@ class RunFolder:
         with uninterrupted(), locked(self.path / ".lock"):
             claim.remove()
 
-    def _new_launch(self, number: int, recurrence: int, tries: list[TrialRecord], max_tries: int) -> Claim:
+    def _new_launch(self, number: int, recurrence: int, tries: list[HistoryRecord], max_tries: int) -> Claim:
         failed = [record for record in tries if record.failed]
         if len(failed) >= max_tries:
             reasons = Counter(record.end_reason for record in failed).most_common()

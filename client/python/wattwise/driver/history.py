@@ -22,7 +22,7 @@ class HistoryError(WattwiseError):
 
 
 @dataclass(frozen=True)
-class TrialRecord:
+class HistoryRecord:
     """An ended trial.
 
     Attributes:
@@ -77,7 +77,7 @@ class TrialRecord:
         return not self.reached and self.end_reason != "preempted"
 
 
-_KEYS = {field.name: "try" if field.name == "try_number" else field.name for field in fields(TrialRecord)}
+_KEYS = {field.name: "try" if field.name == "try_number" else field.name for field in fields(HistoryRecord)}
 """The key in the file for each field."""
 
 
@@ -87,7 +87,7 @@ class History:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def append(self, record: TrialRecord) -> None:
+    def append(self, record: HistoryRecord) -> None:
         """Adds a trial durably; ends a line that was only partly written first.
 
         Raises:
@@ -104,7 +104,7 @@ class History:
             os.fsync(file.fileno())
         sync_folder(self._path.parent)
 
-    def read(self) -> list[TrialRecord]:
+    def read(self) -> list[HistoryRecord]:
         """Returns all trials in the order of their ends, without lines that were only partly written.
 
         Raises:
@@ -134,8 +134,8 @@ class History:
         return records
 
 
-def _record_in(document: Any) -> TrialRecord:
+def _record_in(document: Any) -> HistoryRecord:
     if not isinstance(document, dict):
         raise ValueError("is not a JSON object")  # noqa: TRY004 - of a file, not of a caller
     named = {name: document[key] for name, key in _KEYS.items() if key in document}
-    return TrialRecord(**values_of(TrialRecord, named))
+    return HistoryRecord(**values_of(HistoryRecord, named))

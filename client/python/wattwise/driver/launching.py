@@ -13,7 +13,7 @@ from wattwise import v1
 from wattwise.driver.evaluations import EvaluationReader
 from wattwise.driver.execution import CommandExecution
 from wattwise.driver.files import read_object, write_json, writing
-from wattwise.driver.history import BY_COMMAND, BY_DRIVER, TrialRecord
+from wattwise.driver.history import BY_COMMAND, BY_DRIVER, HistoryRecord
 from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.launch_context import LaunchContext, command_line, environment_of
 from wattwise.driver.outcome import (
@@ -39,7 +39,7 @@ from wattwise.presentation.states import end_reason
 from wattwise.rpc.labels import launch_labels
 from wattwise.spec import cost, job_message, max_power_watts
 from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, opened
-from wattwise.training.journal import TrialRecord as SpooledRecord
+from wattwise.training.journal import TrialRecord
 from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import ended_by_trainer, has_ended, joules_or_none
 from wattwise.training.spool import Spool
@@ -112,7 +112,7 @@ class Launcher:
     client: Client
     once: Client
 
-    def launch(self, claim: Claim) -> TrialRecord:
+    def launch(self, claim: Claim) -> HistoryRecord:
         """Completes a launch, from wherever an earlier driver left it.
 
         Raises:
@@ -127,7 +127,7 @@ class Launcher:
             self.run.folder.remove(claim)
             raise
 
-    def _launch(self, claim: Claim) -> TrialRecord:
+    def _launch(self, claim: Claim) -> HistoryRecord:
         launch_id = claim.launch.launch_id
         answer = self.client.get_next_batch_size(
             self.job.job_id, launch_id=launch_id, labels=launch_labels(), spec=self.job
@@ -243,10 +243,10 @@ class Launcher:
         outcome: LaunchOutcome | None,
         folder: Path,
         output: EvaluationReader | None,
-    ) -> tuple[SpooledRecord, str | None]:
+    ) -> tuple[TrialRecord, str | None]:
         """Returns the trial as a server that does not know it takes it, and why it has no result, if so."""
         start = trial.start_time.ToNanoseconds() / 1e9
-        record = SpooledRecord(
+        record = TrialRecord(
             self.run.server_name,
             job_message(self.run.spec),
             claim.launch.launch_id,
@@ -386,10 +386,10 @@ class Launcher:
             return MonitorKinds.of_message(trial.monitor)
         return outcome.monitor if outcome else monitor_kinds(self.run.monitor)
 
-    def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
+    def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> HistoryRecord:
         launch, batch_size = claim.launch, trial.batch_size
         usage = _usage(self.job, trial, outcome)
-        record = TrialRecord(
+        record = HistoryRecord(
             launch=launch.number,
             recurrence=launch.recurrence,
             try_number=launch.try_number,

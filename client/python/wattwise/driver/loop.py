@@ -18,7 +18,7 @@ from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
 from wattwise.training.spool import Spool
 
 if TYPE_CHECKING:
-    from wattwise.driver.history import TrialRecord
+    from wattwise.driver.history import HistoryRecord
 
 _SEARCH_SECONDS, _FIRST_SECONDS, _ONCE_SECONDS = 10.0, 60.0, 10.0
 _WAIT_SECONDS = 0.5
@@ -100,7 +100,7 @@ def _launch_all(run: RecurringRun, launcher: Launcher) -> None:
         _check_preemptions(run, record, preemptions)
 
 
-def _check_preemptions(run: RecurringRun, record: TrialRecord, preemptions: Counter[int]) -> None:
+def _check_preemptions(run: RecurringRun, record: HistoryRecord, preemptions: Counter[int]) -> None:
     """Ends the run of a command that is always terminated, or always exits as if it were.
 
     Raises:
@@ -121,7 +121,7 @@ def _check_preemptions(run: RecurringRun, record: TrialRecord, preemptions: Coun
     )
 
 
-def _check_default(run: RecurringRun, record: TrialRecord) -> None:
+def _check_default(run: RecurringRun, record: HistoryRecord) -> None:
     """Ends the run if the default batch size, which is known to work, fails in the first recurrence.
 
     Raises:
@@ -154,7 +154,7 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
     )
 
 
-def _output(run: RecurringRun, record: TrialRecord) -> str:
+def _output(run: RecurringRun, record: HistoryRecord) -> str:
     """Returns a command's exit status, the last line of its output, and the file with the others."""
     folder = run.folder.trial_folder(record.trial)
     last = f' after "{lines[-1]}"' if (lines := last_lines(folder)) else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.driver.folder import LaunchRecord
-from wattwise.driver.history import TrialRecord
+from wattwise.driver.history import HistoryRecord
 from wattwise.driver.outcome import OUTPUT, described, last_lines, shown_line
 from wattwise.files import FileError, open_file
 from wattwise.presentation.quantities import (
@@ -35,7 +35,7 @@ _MOST_SHOWN = 2**20
 """Bytes of the command's output that are shown at once."""
 _ROWS = 12
 """Leaves room for the command's output on an ordinary terminal."""
-_TABLE: Sequence[Column[TrialRecord]] = (
+_TABLE: Sequence[Column[HistoryRecord]] = (
     numbers("recurrence", lambda record: record.recurrence),
     numbers("try", lambda record: record.try_number, priority=7),
     numbers("trial", lambda record: record.trial, priority=6),
@@ -46,7 +46,7 @@ _TABLE: Sequence[Column[TrialRecord]] = (
     Column("energy", lambda record: _known(record.energy_joules, energy), right=True, priority=5),
     Column("cost", lambda record: _known(record.cost, joules), right=True, priority=2),
 )
-_MARKS: Sequence[Mark[TrialRecord]] = (
+_MARKS: Sequence[Mark[HistoryRecord]] = (
     estimate_marks(
         ("energy", "cost"), lambda record: "" if record.energy_joules is None else estimate_mark(record.monitor)
     ),
@@ -69,7 +69,7 @@ class Board:
     def __init__(self, job_id: str, recurrences: int) -> None:
         self._job_id = job_id
         self._recurrences = recurrences
-        self._rows: list[TrialRecord] = []
+        self._rows: list[HistoryRecord] = []
         self._status = ""
         self._began = 0.0
         self._output: Path | None = None
@@ -143,7 +143,7 @@ class Board:
             self.say(self._status)
         self._update()
 
-    def end(self, record: TrialRecord) -> None:
+    def end(self, record: HistoryRecord) -> None:
         """Shows that a launch has ended."""
         self._status, self._output = "", None
         self._rows.append(record)
@@ -178,7 +178,7 @@ class Board:
         return Group(Text(f"run {printable(self._job_id)}"), table.rich(), *map(Text, (*table.notes, *status)))
 
 
-def _line(record: TrialRecord) -> str:
+def _line(record: HistoryRecord) -> str:
     """Returns an ended launch as a line of a log."""
     mark = estimate_mark(record.monitor)
     computed = "" if record.computed_time_seconds is None else COMPUTED_MARK
@@ -206,7 +206,7 @@ def _live() -> Live | None:
     return Live(console=console, refresh_per_second=4)
 
 
-def summary(records: Sequence[TrialRecord], claim: str, monitor: str) -> Iterator[str]:
+def summary(records: Sequence[HistoryRecord], claim: str, monitor: str) -> Iterator[str]:
     """Yields the closing lines: what a run used, and what the server's figures show of its savings.
 
     Args:
@@ -235,7 +235,7 @@ _SUMMARY: Sequence[Column[tuple[str, str, str, str]]] = (
 )
 
 
-def _sums(records: Sequence[TrialRecord], mark: str) -> tuple[str, str, str]:
+def _sums(records: Sequence[HistoryRecord], mark: str) -> tuple[str, str, str]:
     """Returns the energy, time and cost of all records as texts, as far as they are known."""
     energies = [record.energy_joules for record in records if record.energy_joules is not None]
     known = sum(energies) if energies or not records else None

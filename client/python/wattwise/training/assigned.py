@@ -24,7 +24,7 @@ from wattwise.variables import read_variable
 _OWN = ("JOB_SPEC", "LAUNCH_ID", "TRIAL_NUMBER")
 """Variables that only `wattwise run` sets, without `WATTWISE_`."""
 _REQUIRED = (*_OWN, "SERVER", "BATCH_SIZE")
-_OPTIONAL = ("LOG_DIR", "SERVER_NAME", "JOB_FILE_ID", "MONITOR")
+_OPTIONAL = ("REASON", "LOG_DIR", "SERVER_NAME", "JOB_FILE_ID", "MONITOR")
 
 
 def has_driver() -> bool:

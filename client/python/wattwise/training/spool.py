@@ -13,7 +13,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from wattwise.errors import WattwiseError, log, warn_once
-from wattwise.files import FileError, foreign, shown, sync_folder
+from wattwise.files import FileError, foreign, holder_of, shown, sync_folder
 from wattwise.rpc.address import server_of
 from wattwise.training.journal import (
     DRAFT_SUFFIX,
@@ -122,7 +122,7 @@ class Spool:
             log.warning(
                 "%s is in use by %s, which trains this trial or delivers it: this process keeps no journal of the "
                 "trial, so that what the server has not received when it is killed is lost",
-                *(path, _holder(path)),
+                *(path, holder_of(path)),
             )
             return Journal(record)
         except FileError as error:
@@ -342,19 +342,6 @@ def _taken_over(path: Path) -> Journal | None:
             raise JournalInUseError(path)
         # Most likely another process delivers it.
         time.sleep(0.02)
-
-
-def _holder(path: Path) -> str:
-    """Returns the process that has locked a file, such as "process 4711 (python train.py)"."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        inode = str(path.stat().st_ino)
-        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-            # 1: FLOCK ADVISORY WRITE 4711 fe:01:1835013 0 EOF
-            words = line.split()
-            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and words[4].isdecimal():
-                command = Path(f"/proc/{words[4]}/cmdline").read_text(encoding="utf-8", errors="replace")
-                return f"process {words[4]} ({command.replace(chr(0), ' ').strip()[:_LONGEST_NAME]})"
-    return "another process"
 
 
 def _journals(folder: Path, depth: int = 0) -> list[tuple[float, int, Path]]:
