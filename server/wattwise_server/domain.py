@@ -239,6 +239,18 @@ class ChangedQuantity(Enum):
     EPOCH_COST = "EPOCH_COST"
 
 
+ENDS = {
+    EndReason.COMPLETED: "completed without a decision",
+    EndReason.ERROR: "crashed",
+    EndReason.OUT_OF_MEMORY: "ran out of memory",
+    EndReason.PREEMPTED: "was preempted",
+    EndReason.LOST: (
+        "was lost: its process ended without saying why, or its lease expired without a report or a heartbeat"
+    ),
+}
+"""How undecided trials ended, by their end reasons."""
+
+
 class DetectedChange(NamedTuple):
     """A change of a job's behaviour: earlier trials no longer count for one quantity.
 
@@ -267,16 +279,23 @@ class DetectedChange(NamedTuple):
     @property
     def message(self) -> str:
         """What has changed since when, for people."""
-        # Close to 1, one digit would say that nothing has changed.
-        digits = ".3g" if 0.9 < self.factor < 1.1 else ".1f" if self.factor >= 1 else ".2g"
+        times = _times(self.factor)
+        if self.factor_is_lower_limit:
+            times = f"at least {times.removeprefix('about ')}"
         if self.quantity is ChangedQuantity.EPOCH_COST:
-            what = f"an epoch of batch size {self.batch_size} costs {self.factor:{digits}} times as much"
+            what = f"an epoch of batch size {self.batch_size} costs {times} times as much"
             return f"since trial {self.since_trial}, {what}; older costs no longer count"
         what = "misses the target"
         if self.factor < math.inf:
-            limit = "at least " if self.factor_is_lower_limit else ""
-            what = f"takes {limit}{self.factor:{digits}} times as many epochs"
+            what = f"takes {times} times as many epochs"
         return f"since trial {self.since_trial}, batch size {self.batch_size} {what}; older trials no longer count"
+
+
+def _times(factor: float) -> str:
+    """Returns a factor with two digits: "0.48", "2.1", "about 350"; with three close to 1, where two would hide it."""
+    if factor >= 9.95:
+        return f"about {float(f'{factor:.2g}'):,.0f}"
+    return f"{factor:{'.3g' if 0.9 < factor < 1.1 else '.1f' if factor >= 1 else '.2g'}}"
 
 
 def batch_size_in_use(

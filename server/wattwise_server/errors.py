@@ -130,10 +130,13 @@ class NoBatchSizeLeftError(ServiceError):
         super().__init__(message, metadata={"job_id": job_id, **listed})
 
 
+MISSED = "missed the target or the bound"
+"""What a decided trial did that reached the target too late, or not at all."""
+
 _CAUSES = {
     "failed": "trials crashed, were lost or ended undecided",
     "out_of_memory": "out of memory",
-    "missed": "missed the target, or reached it above the bound",
+    "missed": MISSED,
     "banned": "banned",
     "untried": "never tried, because a smaller or larger one missed the target or ran out of memory",
 }

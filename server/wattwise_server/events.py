@@ -17,6 +17,7 @@ from wattwise.rules import EndReason, ResolvedJob, TrialStatus
 
 from wattwise_server.cost import cost, with_unit
 from wattwise_server.domain import (
+    ENDS,
     ChangedQuantity,
     ComputedUsage,
     DetectedChange,
@@ -671,15 +672,6 @@ class TrialDecided(TrialEnded):
         return {**outcome, "monitor": monitor}
 
 
-_ENDS = {
-    EndReason.COMPLETED: "completed without a decision",
-    EndReason.ERROR: "crashed",
-    EndReason.OUT_OF_MEMORY: "ran out of memory",
-    EndReason.PREEMPTED: "was preempted",
-    EndReason.LOST: "was lost",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class TrialUndecided(TrialEnded):
     """A trial ended without a decision; it carries its end reason."""
@@ -688,7 +680,7 @@ class TrialUndecided(TrialEnded):
 
     @property
     def message(self) -> str:
-        how = _ENDS[self.trial.end_reason] if self.trial.end_reason else "ended"
+        how = ENDS[self.trial.end_reason] if self.trial.end_reason else "ended"
         return self._sentence(f"{how}{self._when()}")
 
 
@@ -715,9 +707,8 @@ class TrialLost(TrialInterrupted):
 
     @property
     def message(self) -> str:
-        how = self._sentence(f"{_ENDS[EndReason.LOST]}{self._when()}")
-        imported = self.trial.origin is TrialOrigin.IMPORTED
-        return how if imported else f"{how}: its lease expired without a report or a heartbeat"
+        how, colon, why = ENDS[EndReason.LOST].partition(":")
+        return self._sentence(f"{how}{self._when()}{colon}{why}")
 
     @property
     def details(self) -> Mapping[str, object]:

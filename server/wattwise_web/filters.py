@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -156,10 +156,9 @@ class TrialFilter:
         }
 
 
-def ignored(job: v1.Job, wanted: Mapping[str, str]) -> Sequence[str]:
-    """Returns the parameters of an address that filter nothing, because their names or values are unknown."""
-    used = TrialFilter.of(job, wanted).parameters
-    return [name for name, text in wanted.items() if text and name not in ("id", *used)]
+def ignored(wanted: Mapping[str, str], used: Collection[str]) -> Sequence[str]:
+    """Returns the parameters of an address that are not used, because their names or values are unknown."""
+    return [name for name, text in wanted.items() if text and name not in used]
 
 
 def whole(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -85,9 +85,12 @@ def jobs(
     kept = shown.parameters
     states = _choices(STATE_WORDS, "state", shown.state, kept)
     orders = _choices(ORDER_WORDS, "order", shown.order, kept)
-    found.append(JobSearch(shown, states, orders))
+    usual_order = {"order"} if wanted.get("order") == shown.order else set()
+    found += [JobSearch(shown, states, orders), *_ignored(wanted, {"after", *kept, *usual_order})]
     if listed.jobs:
-        caption = f"{number_of(listed.total_size, 'job')}{' match' if is_filtered else ''}"
+        caption = number_of(listed.total_size, "job")
+        if is_filtered:
+            caption += " matches" if listed.total_size == 1 else " match"
         rows = [sections.job_row(row, info.factors) for row in listed.jobs]
         found += [Jobs(caption, rows), _pager("/", kept, wanted, listed.next_page_token)]
     else:
@@ -154,16 +157,14 @@ def trials(info: v1.GetServerInfoResponse, job: v1.Job, listed: v1.ListTrialsRes
         Head("Trials", crumbs=True, job_id=job_id),
         TrialSearch(job_id, results, sorted(job.spec.batch_sizes), shown, bad_label),
     ]
-    found += [
-        Paragraph(f"There is no filter {name}={wanted[name]}. It is ignored now.", "fault")
-        for name in ignored(job, wanted)
-        if name != "label"
-    ]
+    found += _ignored(wanted, {"id", "label", *shown.parameters})
     if bad_label:
         text = "Write a label as key=value, such as host=node-7. It is ignored now."
         found.append(Paragraph(text, "fault", id="bad-label"))
     if listed.trials:
-        match = " that match" if shown.parameters else ""
+        match = ""
+        if shown.parameters:
+            match = " that matches" if listed.total_size == 1 else " that match"
         limit = f", up to trial {shown.start}" if shown.start else ""
         text = f"{number_of(listed.total_size, 'trial')}{match}, newest first{limit}"
         rows = [sections.trial_row(job, trial) for trial in listed.trials]
@@ -305,6 +306,7 @@ def events(info: v1.GetServerInfoResponse, listed: v1.ListEventsResponse, wanted
     found: list[Section | None] = [
         Head("Events of" if job_id else "Events", job_id),
         EventSearch(shown, kinds),
+        *_ignored(wanted, {"after", *shown.parameters}),
     ]
     if listed.events:
         rows = sections.event_rows(listed.events)
@@ -341,6 +343,14 @@ def role_name(value: int) -> str:
 def _query(parameters: Mapping[str, str]) -> str:
     filled = {name: text for name, text in parameters.items() if text}
     return f"?{urlencode(filled)}" if filled else "?"
+
+
+def _ignored(wanted: Parameters, used: Collection[str]) -> list[Paragraph]:
+    """Returns a sentence for each parameter of an address that is not used."""
+    return [
+        Paragraph(f"There is no filter {name}={wanted[name]}. It is ignored now.", "fault")
+        for name in ignored(wanted, used)
+    ]
 
 
 def _pager(path: str, kept: Parameters, wanted: Parameters, following: str) -> Pager:

@@ -259,9 +259,9 @@ class Reader:
         """
         job_id = wanted.get("id", "")
         job = (await self.client(visitor).get_job(job_id)).job
-        if unknown := ignored(job, wanted):
-            raise InvalidRequestError(f"unknown filters: {', '.join(unknown)}; use those of the list of trials")
         shown = TrialFilter.of(job, wanted)
+        if unknown := ignored(wanted, {"id", *shown.parameters}):
+            raise InvalidRequestError(f"unknown filters: {', '.join(unknown)}; use those of the list of trials")
         trials = self.client(visitor).trials(job_id, page_size=MAX_PAGE, **shown.arguments)
         first = await anext(trials, None)
 

@@ -39,7 +39,6 @@ from wattwise.presentation.sentences import (
 )
 from wattwise.presentation.states import (
     batch_size_in_use,
-    event_kind,
     has_stages,
     listed_state,
     mark_of,
@@ -147,7 +146,6 @@ class EventRow(NamedTuple):
     """An event of a job."""
 
     time: Moment
-    kind: str
     job: str
     trial: int | None
     message: str
@@ -436,7 +434,7 @@ def job_sentence(found: Answer, running: int) -> Paragraph:
     return Paragraph(" ".join(filter(None, (found.now, found.saved, found.used, found.upcoming, runs))), "sentence")
 
 
-_LEADS = {"saving": "saved at least", "loss": "lost about"}
+_LEADS = {"saving": "saved at least", "loss": "lost"}
 
 
 def savings_card(
@@ -484,7 +482,6 @@ def event_rows(events: Sequence[v1.Event]) -> list[EventRow]:
     return [
         EventRow(
             amounts.moment(event.time),
-            event_kind(event.kind),
             event.job_id,
             event.trial_number if event.HasField("trial_number") else None,
             event.message,

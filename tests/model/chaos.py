@@ -25,6 +25,7 @@ _REASONS = {
     "INTERRUPTED": {"PREEMPTED", "LOST"},
     "FAILED": {"COMPLETED", "ERROR", "OUT_OF_MEMORY"},
 }
+_BY_TRAINER = {"PREEMPTED", *_REASONS["FAILED"]}
 _MAY_BE_SET_ASIDE = 3
 """Failures in a row; how many of them were in a row cannot be seen from outside."""
 _MAY_HAPPEN = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "CANCELLED"}
@@ -169,7 +170,7 @@ class Agent:
         with ledger.lock:
             if known.decision is not None and known.decision != decision and not known.ended:
                 ledger.problems.append(f"trial {number}: the decision was {known.decision}, is {decision}")
-            known.ended = known.ended or "was ended by its trainer" in decision.message
+            known.ended = known.ended or REASON[decision.end_reason] in _BY_TRAINER
             known.decision = decision
 
     def beat(self, ledger: Ledger) -> None:

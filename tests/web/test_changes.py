@@ -45,7 +45,7 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     (change,) = changed.details.changes
     shown, page = text_of(job_page(browser, changed.job_id)), job_page(browser, changed.job_id)
     sentence = f"{change.message[0].upper()}{change.message[1:]}"
-    assert f"Trial {change.detected_by_trial}, epochs changed (result.measurement.epoch): {change.message}" in shown
+    assert f"Trial {change.detected_by_trial}, epochs changed: {change.message}" in shown
     assert 'class="badge b-attention"' in page.text
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
     assert sentence in events

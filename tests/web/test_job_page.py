@@ -249,6 +249,23 @@ def test_an_unknown_filter_is_said(own_web: httpx.Client, labelled: Trainer, unk
     assert "There is no filter" not in text_of(own_web.get("/job/trials", params={"id": labelled.job_id}))
 
 
+@pytest.mark.parametrize(
+    ("path", "known", "unknown"),
+    [
+        ("/", {"q": "x", "state": "idle", "order": "attention", "after": ""}, {"foo": "1", "state": "x", "order": "y"}),
+        ("/events", {"job": "x", "kind": "EVENT_KIND_JOB_RESET"}, {"foo": "1", "kind": "foo"}),
+    ],
+)
+def test_an_unknown_filter_of_jobs_or_events_is_said(
+    own_web: httpx.Client, labelled: Trainer, path: str, known: dict[str, str], unknown: dict[str, str]
+) -> None:
+    """Each unknown name and value is named, and no known one."""
+    assert labelled.job_id
+    assert "There is no filter" not in text_of(own_web.get(path, params=known))
+    page = text_of(own_web.get(path, params=unknown))
+    assert all(f"There is no filter {name}={value}." in page for name, value in unknown.items())
+
+
 def test_only_web_addresses_become_links_to_logs(own_web: httpx.Client, labelled: Trainer) -> None:
     """The log of a trial is a link in lists and on its page; another text is shown as it is."""
     rel = 'rel="noopener noreferrer"'

@@ -244,7 +244,7 @@ def test_without_prices_no_model_has_one(tmp_path: Path, prices: Sequence[str]) 
 def test_a_loss_is_shown_like_a_gain(web: httpx.Client) -> None:
     """A job that cost more than its default has the same headline, with the loss and what to do."""
     answer = job_page(web, "bert-weekly")
-    assert re.search(r'class="saving k-loss".*?Lost about <span class="big">[\d.]+ EUR</span>', answer.text, re.DOTALL)
+    assert re.search(r'class="saving k-loss".*?Lost <span class="big">[\d.]+ EUR</span>', answer.text, re.DOTALL)
     assert re.search(r"A model costs [\d.]+ EUR now, with the default, 256\.", text_of(answer))
     assert "wattwise jobs pin bert-weekly 256" in text_of(answer)
 

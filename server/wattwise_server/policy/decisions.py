@@ -8,7 +8,7 @@ from typing import TypeAlias
 from wattwise.rules import EndReason, ResolvedJob
 
 from wattwise_server.cost import with_unit
-from wattwise_server.domain import Decision, EnergyQuality, Job, Measurement, Trial, TrialOrigin
+from wattwise_server.domain import ENDS, Decision, EnergyQuality, Job, Measurement, Trial, TrialOrigin
 from wattwise_server.errors import jobs_command
 from wattwise_server.policy.stopping import Verdict, has_best_known, with_current_cost
 
@@ -47,7 +47,7 @@ def _decision(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: 
         not running,
         outcome.converged,
         outcome.target_reached,
-        _message(spec, trial, outcome, best_known=best_known),
+        _message(spec, trial, outcome, best_known=best_known) + _advice(trial, outcome),
         outcome.end_reason,
         trial.last.epoch if trial.last else 0,
         outcome.cost,
@@ -57,10 +57,16 @@ def _decision(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: 
     )
 
 
+def explanation(spec: ResolvedJob, trial: Trial) -> str:
+    """Returns the message of a trial's decision without advice, for those who look at it later."""
+    return _message(spec, trial, trial, best_known=trial.best_known)
+
+
 def _message(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: bool) -> str:
-    """Returns why the trial ends or continues, whether its energy is an estimate and, after a miss, what to do next."""
+    """Returns why the trial ends or continues, and whether its energy is an estimate."""
     if trial.undecided:
-        return _failed(trial)
+        how = ENDS[trial.end_reason] if trial.end_reason else "ended"
+        return f"stop: trial {trial.number} of job {trial.job_id!r} {how}"
     if trial.last is None or outcome.cost is None:
         message = "continue: nothing has been reported yet"
     else:
@@ -68,10 +74,17 @@ def _message(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: b
         message = _numbers(spec, trial.last, outcome, f"cost {with_unit(outcome.cost)}, {bound}")
     if trial.monitor.quality is not EnergyQuality.MEASURED:
         message = f"{message}; the energy is {_HOW_FAR[trial.monitor.quality]}"
+    return message
+
+
+def _advice(trial: Trial, outcome: Outcome) -> str:
+    """Returns what its trainer can do next if a trial failed or missed the target."""
+    if trial.undecided:
+        return f"; ask for a new batch size{', or resume it from a checkpoint' if trial.resumable else ''}"
     if trial.running or outcome.target_reached:
-        return message
+        return ""
     # It may be followed by another attempt, or by the job's advice, and must not contradict them.
-    return f"{message}; {jobs_command('show', trial.job_id)} says whether to change something before the next launch"
+    return f"; {jobs_command('show', trial.job_id)} says whether to change something before the next launch"
 
 
 def _numbers(spec: ResolvedJob, last: Measurement, outcome: Outcome, price: str) -> str:
@@ -107,13 +120,3 @@ def _bound(spec: ResolvedJob, trial: Trial, bound: float | None, *, best_known: 
     if trial.origin is TrialOrigin.IMPORTED:
         return "no bound: it was imported"
     return f"no bound: {trial.batch_size} is the best known batch size" if best_known else "no cost bound yet"
-
-
-def _failed(trial: Trial) -> str:
-    name = f"trial {trial.number} of job {trial.job_id!r}"
-    reason = f"END_REASON_{trial.end_reason.value}" if trial.end_reason else "no reason"
-    ended = f"was ended by its trainer ({reason})"
-    if trial.end_reason is EndReason.LOST and trial.origin is not TrialOrigin.IMPORTED:
-        ended = "is lost: no report or heartbeat came before its lease expired"
-    resume = ", or resume it from a checkpoint" if trial.resumable else ""
-    return f"stop: {name} {ended}; ask for a new batch size{resume}"

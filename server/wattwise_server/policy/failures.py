@@ -15,7 +15,7 @@ from typing import NamedTuple
 from wattwise.rules import EndReason
 
 from wattwise_server.domain import FAILURES_TO_SET_ASIDE, Arm, Search, Stage, Trial
-from wattwise_server.errors import begin_again, described, jobs_command, other_job, remedy
+from wattwise_server.errors import MISSED, begin_again, described, jobs_command, other_job, remedy
 
 _LONGEST_PAUSE = 1024
 """Trials."""
@@ -146,9 +146,7 @@ def advice(search: Search, job_id: str) -> str:
         numbers = f"{min(row)} to {max(row)} failed one after the other"
         return _failing_advice(search, job_id, f"trials {numbers} ({described(of_newest)})")
     if all(arm.num_decided for arm in able) and not any(arm.num_converged for arm in search.arms):
-        missed = (
-            f"({', '.join(str(arm.batch_size) for arm in able)}) has missed the target, or reached it above the bound"
-        )
+        missed = f"({', '.join(str(arm.batch_size) for arm in able)}) has {MISSED}"
         besides = f" ({others})" if others else ""
         return (
             f"every batch size that may be chosen {missed}{besides}: "
@@ -213,8 +211,7 @@ def _state(search: Search, arm: Arm, job_id: str) -> State:
             helps = f"{readmit} readmits it if it fits after all"
         return State(Status.OUT_OF_MEMORY, f"trials with {_listed(ran_out)} ran out of memory; {helps}")
     if arm.pruned:
-        missed = "missed the target, or reached it above the bound"
-        why = missed if arm.num_decided > arm.num_converged else f"lies beyond one that {missed}"
+        why = MISSED if arm.num_decided > arm.num_converged else f"lies beyond one that {MISSED}"
         return State(Status.PRUNED, f"pruned: it {why}; {readmit} brings it back")
     number = search.num_trials + 1
     if not set_aside(search, arm, number):
@@ -238,7 +235,7 @@ def _first_pause_of_round(search: Search, arm: Arm) -> bool:
 def _known(arm: Arm) -> str:
     ended = {
         "reached the target within the bound": arm.num_converged,
-        "missed the target, or reached it above the bound": arm.num_decided - arm.num_converged,
+        MISSED: arm.num_decided - arm.num_converged,
         "failed": arm.num_failed,
     }
     parts = [f"{count} {what}" for what, count in ended.items() if count]

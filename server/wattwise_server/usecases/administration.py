@@ -13,7 +13,7 @@ import numpy as np
 from wattwise_server.domain import Job, Measurement, PowerSample, Trial, TrialId, TrialOrigin
 from wattwise_server.errors import JobNotFoundError
 from wattwise_server.policy.base import Choice, Exhausted
-from wattwise_server.policy.decisions import decision
+from wattwise_server.policy.decisions import explanation
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import choice_on_request
 from wattwise_server.policy.stopping import with_current_cost
@@ -75,7 +75,7 @@ class Preview(NamedTuple):
 def trial_view(job: Job, trial: Trial, recurrence: int | None = None) -> TrialView:
     """Returns a trial as people see it: with its current cost and bound."""
     current = with_current_cost(job, trial)
-    return TrialView(current, decision(job.spec, current).message, recurrence)
+    return TrialView(current, explanation(job.spec, current), recurrence)
 
 
 class Administration:

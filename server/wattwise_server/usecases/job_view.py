@@ -52,7 +52,7 @@ class TrialView(NamedTuple):
 
     Attributes:
         trial: The trial.
-        decision_message: The message of the decision that its trainer gets; None in answers to its trainer.
+        decision_message: The message of its newest decision, without advice; None in answers to its trainer.
         recurrence: Which need for a model it served, from 1; None if that is unknown.
     """
 

@@ -73,7 +73,7 @@ def expected_costs(
         "±",
         *(("mean money of a delivery",) if has_prices(factors) else ()),
         "chance of being next",
-        "reached / missed / failed",
+        "reached / missed / undecided",
         "why",
     )
     name, title = "arms", "Expected cost by batch size"
@@ -132,7 +132,7 @@ def _belief_row(job: v1.Job, size: BatchSize, chance: float, factors: v1.Factors
         UNKNOWN if size.deviation is None else f"± {joules(size.deviation)}",
         *((mean_money(trials, factors, mark="") or UNKNOWN,) if has_prices(factors) else ()),
         percent(chance),
-        f"{trials.num_deliveries} / {trials.num_missed} / {state.num_failed}",
+        f"{trials.num_deliveries} / {trials.num_missed} / {trials.num_undecided}",
         state.reason,
     )
 

@@ -244,7 +244,7 @@ def saved_so_far(job: v1.Job, history: History) -> Chart | None:
     span = max([0.0, *estimates]) - min([0.0, *estimates])
     floor = min([0.0, *estimates]) - 2 * span
     is_clipped = span > 0 and min(bounds, default=0.0) < floor
-    tips = (Tip("trial", Source.X), Tip("estimate", Source.COST), Tip("at least"))
+    tips = (Tip("trial", Source.X), Tip("cautious estimate", Source.COST), Tip("at least"))
     marks: list[Mark] = [
         Rule("y", 0),
         Band(points),
@@ -253,8 +253,8 @@ def saved_so_far(job: v1.Job, history: History) -> Chart | None:
         Dots(points, tips, page("trial", job=job.spec.job_id, number=""), size=120),
     ]
     caption = (
-        "The solid line is what was saved at least, the dashed line is the estimate. Both are cautious and follow from "
-        "what is known of the default today. Below zero, nothing is saved yet. A loss is computed from what a model "
+        "The solid line is what was saved at least, the dashed line is a cautious estimate. Both follow from what is "
+        "known of the default today. Below zero, nothing is saved yet. A loss is computed from what a model "
         "takes with the default, so it is smaller than these lines show."
     )
     if is_clipped:
@@ -269,7 +269,7 @@ def saved_so_far(job: v1.Job, history: History) -> Chart | None:
     return Chart(
         "savings",
         "Saved so far",
-        ("up to trial", "deliveries", "estimate", "at least"),
+        ("up to trial", "deliveries", "cautious estimate", "at least"),
         [
             (str(point.trial_number), f"{point.num_compared_deliveries:,}", joules(point.saved_cost), _at_least(point))
             for point in known[: -MOST_ROWS - 1 : -1]

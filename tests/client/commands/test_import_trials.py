@@ -68,6 +68,9 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "cost")[1].startswith("A model costs 150 J now")
     assert row(shown, "imported") == ["imported", "5 trials"]
+    spent = " ".join(ask("jobs", "savings", trainer.job_id).split())
+    assert "spent 0.00 J for no delivery" in spent
+    assert "trials included; without 1.43 kJ of imported trials from before the registration" in spent
     assert trainer.next().batch_size in (16, 32)
 
 
@@ -170,10 +173,8 @@ def test_warnings_of_imported_trials(
     file = written(tmp_path, f"{HEADING}\na,16,1,10,0,0.5\n")
     assert main(["jobs", "import", trainer.job_id, file]) == 0
     (warning,) = capsys.readouterr().err.splitlines()
-    assert warning.startswith(f"wattwise jobs import: {file}:2: trial 'a': result.measurement.energy_joules: ")
-    assert row(ask("jobs", "show", trainer.job_id), "warning")[1].startswith(
-        "trial 1, no energy (result.measurement.energy_joules): "
-    )
+    assert warning.startswith(f"wattwise jobs import: {file}:2: trial 'a': no energy: ")
+    assert row(ask("jobs", "show", trainer.job_id), "warning")[1].startswith("trial 1, no energy: ")
 
 
 def test_dry_run(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_dry_run_foresees_conflicts_and_warnings(
     assert [(line[0], line[1]) for line in found] == [
         (f"{file}:{number}", f"trial '{name}'") for number, name in enumerate("abcd", 2)
     ]
-    assert [line[2] for line in found[2:]] == ["result.measurement.energy_joules"] * 2
+    assert [line[2] for line in found[2:]] == ["no energy", "power out of range"]
     assert trials_of(ask, trainer) == before
 
 
@@ -217,7 +218,7 @@ def test_dry_run_of_one_epoch_trials(trainer: Trainer, tmp_path: Path, capsys: p
     file = written(tmp_path, f"{HEADING}\na,16,1,10,100,0.95\nb,16,1,10,100,0.95\n")
     assert main(["jobs", "import", trainer.job_id, file, "--dry-run"]) == 0
     (warning,) = capsys.readouterr().err.splitlines()
-    assert f"{file}:2: trial 'a': job.target.value: " in warning
+    assert f"{file}:2: trial 'a': target reached at once: " in warning
 
 
 def test_unknown_start_is_shown_as_such(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:

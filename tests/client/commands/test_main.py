@@ -199,6 +199,27 @@ def test_empty_list(ask: Ask) -> None:
     assert json.loads(ask("jobs", "list", "--prefix", "unknown-job", "--json")) == []
 
 
+def test_trials_of_a_batch_size_are_in_one_column_each(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Reached, missed, undecided or running: a preempted trial ended undecided."""
+    trainer = Trainer(stub, batch_sizes=[16], policy="gts")
+    for reason in (v1.END_REASON_PREEMPTED, v1.END_REASON_COMPLETED, v1.END_REASON_ERROR):
+        trainer.end(trainer.next(), reason)
+    trainer.run(100)
+    trainer.run(100, converges=False)
+    trainer.next()
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "batch size") == [
+        "batch size",
+        "state",
+        "reached",
+        "missed",
+        "undecided",
+        "running",
+        "expected cost per model",
+    ]
+    assert row(shown, "16", "undecided")[2:6] == ["1", "1", "3", "1"]
+
+
 def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A job without trials shows its target and no cost."""
     trainer = Trainer(stub)

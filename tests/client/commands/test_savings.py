@@ -61,7 +61,7 @@ def test_headline_is_the_lower_bound(ask: Ask, saving: Trainer) -> None:
 def test_loss_is_as_loud(ask: Ask, losing: Trainer) -> None:
     """A loss is the first line too: what was spent beyond the mean of the default, with the server's advice."""
     shown = ask("jobs", "savings", losing.job_id)
-    lost = "Lost about 900 J in 16 deliveries, 562% more than the default would have cost."
+    lost = "Lost 900 J in 16 deliveries, 562% more than the default would have cost."
     assert lost in " ".join(shown.split())
     assert row(shown, "advice")[1].startswith("the trials have cost more than they have saved so far")
     assert row(ask("jobs", "show", losing.job_id), "savings")[1] == lost
@@ -115,7 +115,7 @@ def test_totals_say_a_loss_by_the_means(ask: Ask, grpc_server: LiveServer, stub:
     shown = ask("jobs", "savings", "--prefix", "lost-")
     assert "total: 900 J more than with the default batch sizes, in 2 of 2 jobs" in shown
     # All trials cost the same.
-    assert "total: it is not certain yet whether 1 of 1 job saved" in ask("jobs", "savings", "--prefix", "lost-b")
+    assert "total: it is not certain yet whether 1 job saved anything\n" in ask("jobs", "savings", "--prefix", "lost-b")
 
 
 def test_losses_of_the_printed_rows_are_counted(
@@ -136,7 +136,7 @@ def test_spending_of_running_trials_is_no_loss(ask: Ask, losing: Trainer) -> Non
     trial = losing.next()
     losing.report(trial, 5000.0, metric=0.1)
     shown = ask("jobs", "savings", losing.job_id)
-    assert "Lost about 900 J in 16 deliveries, 562% more " in " ".join(shown.split())
+    assert "Lost 900 J in 16 deliveries, 562% more " in " ".join(shown.split())
     assert row(shown, "cost")[-1] == "6.06 kJ"
     assert row(shown, "deliveries")[1] == "16 of 17 trials, 1 still running"
     assert row(shown, "loss")[1].startswith("1.06 kJ of ended trials - 16 x 10.0 J = 900 J; ")
@@ -152,7 +152,7 @@ def test_a_loss_beside_a_default_that_misses_adds_up(
     runs(grpc_server, 8, [400.0] * 10, trainer)
     shown = ask("jobs", "savings", trainer.job_id)
     assert row(shown, "loss")[1] == "5.50 kJ - 20 x 150 J = 2.50 kJ; 150 J is what a model takes with the default"
-    assert "Lost about 2.50 kJ in 20 deliveries, 83% more " in " ".join(shown.split())
+    assert "Lost 2.50 kJ in 20 deliveries, 83% more " in " ".join(shown.split())
 
 
 @pytest.fixture(scope="module")

@@ -223,7 +223,7 @@ def test_heading_of_a_job(best: int, used: str) -> None:
     if best:
         job.best_known_batch_size, job.best_known_cost = best, 3000.0
     table = _TrialTable(v1.GetJobResponse(job=job), ())
-    assert list(table.draw(80, 10))[:2] == ["job: idle, 1 trial, target: metric >= 0", f"used now: {used}"]
+    assert list(table.draw(80, 10))[:2] == ["job: idle, 1 trial, target: metric at least 0", f"used now: {used}"]
     table.take(v1.PreviewNextResponse(choices=[v1.PreviewedChoice(batch_size=64)]))
     assert list(table.draw(80, 10))[1] == f"used now: {used} The next launch tries 64."
     assert list(table.draw(20, 10))[1] == "used now: batch siz…"

@@ -32,7 +32,9 @@ FAILED = v1.Monitor(kinds=["nvml"], quality=v1.ENERGY_QUALITY_PARTLY_ESTIMATED)
     ("value", "text"),
     [
         (0, "0.00 J"),
-        (0.523, "0.52 J"),
+        (2e-3, "2.00 mJ"),
+        (-0.095, f"{MINUS}0.0950 J"),
+        (0.523, "0.523 J"),
         (9.994, "9.99 J"),
         (9.996, "10.0 J"),
         (999.4, "999 J"),
@@ -53,6 +55,9 @@ def test_joules(value: float, text: str) -> None:
     ("seconds", "text"),
     [
         (0, "0.0 s"),
+        (0.0023, "2.3 ms"),
+        (0.08, "80 ms"),
+        (0.1, "0.1 s"),
         (8.24, "8.2 s"),
         (59.97, "1 min 00 s"),
         (725, "12 min 05 s"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from wattwise import v1
 from wattwise.presentation.sentences import Answer, answer, main_quantity, spent_by_month, total_answer
+from wattwise.presentation.states import uncounted
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -73,7 +74,7 @@ def test_nothing_is_compared_with_few_runs_of_the_default() -> None:
     assert found.kind == "none"
     assert "1 of the 3 deliveries" in found.saved
     assert found.settle.startswith(
-        "2 more runs of the default that reach the target would allow a comparison, and cost about 26.0 J more than"
+        "2 more runs of the default that reach the target would allow a comparison, and cost 26.0 J more than"
     )
     assert "`wattwise jobs baseline 'a job'`" in found.settle
     assert "--every" in found.settle
@@ -157,7 +158,7 @@ def test_an_uncertain_claim_has_no_negative_numbers() -> None:
 def test_a_loss_is_said() -> None:
     """As a share of what the default would have cost, its misses included."""
     found = said(LOSS, lost=147.0, lost_share=0.25, default_mean=10.0)
-    assert found.saved == "Lost about 147 J in 20 deliveries, 25% more than the default would have cost."
+    assert found.saved == "Lost 147 J in 20 deliveries, 25% more than the default would have cost."
 
 
 def test_states_of_a_job_are_told() -> None:
@@ -205,6 +206,18 @@ def test_estimates_are_marked() -> None:
         found = said(SAVING, at_least=100.0, change=-0.4422, job={"monitor": monitor})
         assert found.now == f"A model costs {mark}16.4 J now, {mark}29.4 J with the default, 64: 44% less."
         assert found.saved.startswith(f"Saved at least {mark}100 J in ")
+
+
+def test_why_a_trial_does_not_count() -> None:
+    """It is from before a reset, excluded, or a doubtful delivery; other warnings do not matter."""
+    doubt = v1.TrialWarning(reason=v1.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP)
+    other = v1.TrialWarning(reason=v1.WARNING_REASON_NO_ENERGY)
+    job = v1.Job(reset_after=1)
+    trials = [
+        v1.Trial(id=v1.TrialId(trial_number=number), excluded=number == 2, warnings=warnings)
+        for number, warnings in ((1, [doubt]), (2, [doubt]), (3, [other, doubt]), (4, [other]))
+    ]
+    assert [uncounted(job, trial) for trial in trials] == ["before reset", "excluded", "doubtful", ""]
 
 
 def test_choices_that_are_not_named_are_said() -> None:

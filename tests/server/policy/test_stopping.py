@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from wattwise.rules import STATUS_AFTER, EndReason, GpuGroup, ResolvedJob, TrialStatus
-from wattwise_server.domain import Decision, Job, Measurement, Trial, TrialOrigin
-from wattwise_server.policy.decisions import decision, decision_for
+from wattwise_server.domain import ENDS, Decision, Job, Measurement, Trial, TrialOrigin
+from wattwise_server.policy.decisions import decision, decision_for, explanation
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import bound_of, judge, with_current_cost
 
@@ -137,16 +137,17 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
     assert decision(SPEC, failed)[4:9] == (EndReason.ERROR, 2, 4.0, 7.0, None)
     for reason, resumes in ((EndReason.PREEMPTED, True), (EndReason.ERROR, False)):
         message = decision(SPEC, failed._replace(status=STATUS_AFTER[reason], end_reason=reason)).message
-        assert f"trial 3 of job 'job' was ended by its trainer (END_REASON_{reason.value})" in message
+        assert message.startswith(f"stop: trial 3 of job 'job' {ENDS[reason]}")
         asked = "ask for a new batch size"
         assert message.endswith(f"; {asked}, or resume it from a checkpoint" if resumes else f"; {asked}")
 
 
 def test_nobody_has_ended_a_lost_trial() -> None:
-    """A trial whose lease expired is lost: its trainer did not end it."""
-    message = decision(SPEC, a_trial(status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST)).message
-    assert "lease expired" in message
-    assert "ended by" not in message
+    """A lost trial says what may have happened, to its trainer and in the history, which has no advice."""
+    lost = a_trial(status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST)
+    why = "its process ended without saying why, or its lease expired without a report or a heartbeat"
+    assert explanation(SPEC, lost) == f"stop: trial 3 of job 'job' was lost: {why}"
+    assert decision(SPEC, lost).message.startswith(f"{explanation(SPEC, lost)}; ask for a new batch size")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_messages_of_ends(grpc_stub: Stub, admin: PeopleStub) -> None:
     job = Trainer(grpc_stub)
     trial = job.next()
     job.end(trial, v1.END_REASON_PREEMPTED)
-    assert "ended by its trainer (END_REASON_PREEMPTED)" in job.heartbeat(trial).message
+    assert " was preempted; " in job.heartbeat(trial).message
     admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
     events = admin.ListEvents(v1.ListEventsRequest(job_id=job.job_id, kinds=[v1.EVENT_KIND_JOB_DELETED])).events
     assert events[0].message == "deleted with its trial; running ones that were stopped: 0"

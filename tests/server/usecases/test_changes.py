@@ -56,9 +56,10 @@ def needs_attention(job: Recurring) -> bool:
     [
         (ChangedQuantity.EPOCHS, 2.1, "batch size 64 takes 2.1 times as many epochs; older trials"),
         (ChangedQuantity.EPOCH_COST, 1.023, "an epoch of batch size 64 costs 1.02 times as much; older costs"),
-        (ChangedQuantity.EPOCHS, 12.0, "batch size 64 takes 12.0 times as many epochs; older trials"),
+        (ChangedQuantity.EPOCHS, 12.0, "batch size 64 takes about 12 times as many epochs; older trials"),
         (ChangedQuantity.EPOCHS, 0.484, "batch size 64 takes 0.48 times as many epochs; older trials"),
         (ChangedQuantity.EPOCHS, math.inf, "batch size 64 misses the target; older trials"),
+        (ChangedQuantity.EPOCH_COST, 345.9, "an epoch of batch size 64 costs about 350 times as much; older costs"),
         (ChangedQuantity.EPOCH_COST, 2.0, "an epoch of batch size 64 costs 2.0 times as much; older costs"),
         (ChangedQuantity.EPOCH_COST, 0.5, "an epoch of batch size 64 costs 0.5 times as much; older costs"),
     ],
@@ -70,8 +71,9 @@ def test_change_in_a_sentence(quantity: ChangedQuantity, factor: float, what: st
 
 def test_change_of_stopped_trials_in_a_sentence() -> None:
     """A factor that is a lower limit is named as one."""
-    what = "batch size 64 takes at least 2.1 times as many epochs; older trials no longer count"
-    assert DetectedChange(ChangedQuantity.EPOCHS, 51, 64, 2.1, True, 53).message == f"since trial 51, {what}"
+    for factor, times in ((2.1, "2.1"), (1240.0, "1,200")):
+        what = f"batch size 64 takes at least {times} times as many epochs; older trials no longer count"
+        assert DetectedChange(ChangedQuantity.EPOCHS, 51, 64, factor, True, 53).message == f"since trial 51, {what}"
 
 
 def test_change_is_published(server: WatchedServer) -> None:

@@ -55,8 +55,8 @@ def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
     assert lost.end_reason == v1.END_REASON_LOST
     assert not lost.HasField("lease_expire_time")
     events = server.admin.ListEvents(v1.ListEventsRequest(kinds=[v1.EVENT_KIND_TRIAL_INTERRUPTED])).events
-    why = "was lost before its first report: its lease expired without a report or a heartbeat"
-    assert [event.message for event in events] == [f"trial 1, batch size 16, {why}"]
+    why = "its process ended without saying why, or its lease expired without a report or a heartbeat"
+    assert [event.message for event in events] == [f"trial 1, batch size 16, was lost before its first report: {why}"]
     again = job.next()
     assert (again.pruning_gts.role, again.batch_size) == (v1.PRUNING_GTS_ROLE_EXPLORATION, 16)
 

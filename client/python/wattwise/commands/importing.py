@@ -18,7 +18,7 @@ from wattwise.commands.trials_file import OPTIONAL, FileTrial, TrialsFileError, 
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.presentation.quantities import duration, energy_of, joules, moment
 from wattwise.presentation.sentences import number_of
-from wattwise.presentation.states import end_reason
+from wattwise.presentation.states import end_reason, warning_kind
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_MEASUREMENTS
 from wattwise.spec import enum_value
@@ -98,7 +98,7 @@ def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial])
         if not args.json:
             _print(args, trial, answer)
         for warning in answer.trial.warnings if answer.created else ():
-            _complain(args, trial, f"{warning.field}: {warning.message}")
+            _complain(args, trial, f"{warning_kind(warning.reason)}: {warning.message}")
         if not answer.created and _differs(trial, answer.trial):
             differing += 1
             _complain(args, trial, _difference(args, answer.trial))

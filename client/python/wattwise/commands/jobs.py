@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wattwise.commands.actions import Handler
 
 ACTIONS: Mapping[str, Entry] = {
-    "list": Entry("wattwise.commands.listing:add_list", "list all jobs, oldest first"),
+    "list": Entry("wattwise.commands.listing:add_list", "list all jobs, those that need attention first"),
     "show": Entry(
         "wattwise.commands.showing:add_show",
         "show a job: its configuration, its progress and the state of every batch size",

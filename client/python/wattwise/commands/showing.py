@@ -19,6 +19,7 @@ from wattwise.presentation.quantities import (
     duration,
     energy,
     energy_of,
+    estimate_mark,
     joules,
     metric,
     optional,
@@ -27,7 +28,7 @@ from wattwise.presentation.quantities import (
     watts_per_gpu,
 )
 from wattwise.presentation.states import JobTrial, result
-from wattwise.presentation.terminal import Column, numbers, print_facts, times
+from wattwise.presentation.terminal import Column, Mark, estimate_marks, numbers, print_facts, times
 from wattwise.rpc.client import Client
 from wattwise.streams import MISUSED
 from wattwise.variables import control_fault
@@ -107,15 +108,17 @@ def _trial(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
     found = client.get_trial(v1.TrialId(job_id=args.job_id, trial_number=args.trial_number))
     measurements = client.measurements(found.trial.id)
+    mark = estimate_mark(found.trial.monitor)
+    marks: list[Mark[v1.Measurement]] = [estimate_marks(("energy so far",), lambda _epoch: mark)]
     if args.json:
         print_json({**plain(found), "measurements": [plain(measurement) for measurement in measurements]})
     elif options.tsv or not options.headers:
-        print_table(EPOCH_COLUMNS, list(measurements), options)
+        print_table(EPOCH_COLUMNS, list(measurements), options, marks=marks)
     else:
         _print_trial(client.get_job(args.job_id).job, found.trial)
         print()  # noqa: T201 - the command's answer
         empty = "no epochs: none was reported, or the server no longer keeps them"
-        print_table(EPOCH_COLUMNS, list(measurements), options, empty=empty)
+        print_table(EPOCH_COLUMNS, list(measurements), options, empty=empty, marks=marks)
         if found.HasField("power_profile"):
             print()  # noqa: T201 - the command's answer
             print_table(_LIMIT_COLUMNS, found.power_profile.limits)

@@ -122,7 +122,7 @@ def _batch_size_columns(text: Callable[[float], str]) -> Sequence[Column[BatchSi
         Column("state", lambda row: status_name(row.state), priority=1),
         numbers("reached", lambda row: row.trials.num_deliveries, priority=3),
         numbers("missed", lambda row: row.trials.num_missed, priority=4),
-        numbers("failed", lambda row: row.state.num_failed, priority=5),
+        numbers("undecided", lambda row: row.trials.num_undecided, priority=5),
         numbers("running", lambda row: row.state.num_running, priority=6),
         Column("expected cost per model", lambda row: _expected_cost(row, text), right=True, priority=2),
     )

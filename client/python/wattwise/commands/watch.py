@@ -29,6 +29,7 @@ from wattwise.presentation.sentences import number_of, upcoming
 from wattwise.presentation.states import (
     JobTrial,
     batch_size_in_use,
+    direction,
     job_state,
     listed_state,
     mark_of,
@@ -38,7 +39,6 @@ from wattwise.presentation.trial_fields import FIELDS
 from wattwise.rpc.backoff import pauses
 from wattwise.rpc.client import Client
 from wattwise.rules import MAX_PAGE
-from wattwise.spec import higher_is_better
 from wattwise.streams import printable
 
 if TYPE_CHECKING:
@@ -402,8 +402,7 @@ class _TrialTable:
     def draw(self, width: int, height: int) -> Iterator[RenderableType]:
         """Yields the table with at most so many rows, and what is above and below it."""
         job, spec = self._job, self._job.spec
-        sign = ">=" if higher_is_better(spec) else "<="
-        target, trials = f"metric {sign} {spec.target.value:g}", number_of(job.num_trials, "trial")
+        target, trials = f"metric {direction(spec)} {spec.target.value:g}", number_of(job.num_trials, "trial")
         yield f"{printable(spec.job_id)}: {job_state(job, self._details)}, {trials}, target: {target}"
         yield _cut(f"used now: {_used_now(job)}. {upcoming(job, self._choices)}", width)
         if warning := _newest_warning(job):

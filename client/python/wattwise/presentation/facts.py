@@ -55,7 +55,7 @@ def job_warnings(job: v1.Job, details: v1.JobDetails) -> list[Fact]:
     """Returns what is wrong with a job: what to change about it, and warnings about its trials."""
     facts = [Fact("advice", details.advice)] if details.advice else []
     facts += [
-        Fact("warning", f"trial {each.trial_number}, {_kind_of(each.reason, each.field)}: {each.message}")
+        Fact("warning", f"trial {each.trial_number}, {warning_kind(each.reason)}: {each.message}")
         for each in job.warnings
     ]
     if job.other_monitors:
@@ -67,11 +67,7 @@ def job_warnings(job: v1.Job, details: v1.JobDetails) -> list[Fact]:
 
 def trial_warnings(trial: v1.Trial) -> list[Fact]:
     """Returns what looks wrong about a trial."""
-    return [Fact("warning", f"{_kind_of(each.reason, each.field)}: {each.message}") for each in trial.warnings]
-
-
-def _kind_of(reason: int, field: str) -> str:
-    return f"{warning_kind(reason)} ({field})" if field else warning_kind(reason)
+    return [Fact("warning", f"{warning_kind(each.reason)}: {each.message}") for each in trial.warnings]
 
 
 def set_by_people(job: v1.Job, details: v1.JobDetails, statistics: v1.JobStatistics) -> list[Fact]:

@@ -45,14 +45,17 @@ def metric(value: float) -> str:
 
 
 def joules(value: float) -> str:
-    """Returns joules as three digits with a unit prefix: "0.52 J", "−1.20 MJ"; "unknown" if they are not finite."""
+    """Returns joules as three digits with a unit prefix: "0.523 J", "−1.20 MJ"; "unknown" if they are not finite."""
     if not math.isfinite(value):
         return "unknown"
-    size, prefix = abs(value), 0
-    while size >= 999.5 and prefix < len(_PREFIXES) - 1:
-        size, prefix = size / 1000, prefix + 1
-    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
-    return f"{_signed(math.copysign(size, value), decimals)} {_PREFIXES[prefix]}J"
+    if not value:
+        return "0.00 J"
+    if abs(value) < 0.01:
+        return f"{number(1000 * value)} mJ"
+    prefix = 0
+    while abs(value) >= 999.5 and prefix < len(_PREFIXES) - 1:
+        value, prefix = value / 1000, prefix + 1
+    return f"{number(value)} {_PREFIXES[prefix]}J"
 
 
 def energy(value: float) -> str:
@@ -106,13 +109,13 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns the two largest units: "8.2 s", "3 h 07 min", "−8.2 s"; "unknown" if seconds are not finite."""
+    """Returns the two largest units: "3 h 07 min", "8.2 s", "−8.2 s", "12 ms"; "unknown" if seconds are not finite."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:
         return f"{MINUS}{duration(-seconds)}"
     if seconds < 59.95:
-        return f"{seconds:.1f} s"
+        return f"{number(1000 * seconds, 2)} ms" if 0 < seconds < 0.095 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02} s"

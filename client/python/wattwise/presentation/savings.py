@@ -36,6 +36,10 @@ NO_FACTORS = (
 )
 
 
+_ROUNDING = 1e-9
+"""The relative difference of equal sums."""
+
+
 class Amount(NamedTuple):
     """What is known of a quantity.
 
@@ -127,7 +131,13 @@ def savings_facts(
 
 def spending(statistics: v1.JobStatistics, quantity: Quantity) -> Iterator[Fact]:
     """Yields what all trials took, and what those of the newest month took."""
-    yield Fact("spent", f"{spent_per_model(statistics, quantity)}, failed and running trials included")
+    spent = f"{spent_per_model(statistics, quantity)}, failed and running trials included"
+    every = sum(quantity.of(trials.spent) for trials in statistics.trials)
+    earlier = every - quantity.of(statistics.spent)
+    # Sums of floats differ by a rounding.
+    if earlier > _ROUNDING * every:
+        spent += f"; without {quantity.text(earlier)} of imported trials from before the registration"
+    yield Fact("spent", spent)
     if months := spent_by_month(statistics, quantity):
         without = "; without running trials" if statistics.num_running else ""
         yield Fact("by month", f"{months.removesuffix('.')}{without}")

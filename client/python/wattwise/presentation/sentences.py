@@ -221,7 +221,7 @@ def _saved(job: v1.Job, savings: v1.Savings, proof: v1.SavingsProof, quantity: Q
             found = f"Saved at least {text(saving.at_least)} in {deliveries}, {share}."
         case v1.SAVINGS_VERDICT_LOSS:
             share = f"{percent(saving.lost_share)} more than the default would have cost"
-            found = f"Lost about {text(saving.lost)} in {deliveries}, {share}."
+            found = f"Lost {text(saving.lost)} in {deliveries}, {share}."
         case _ if proof.state == v1.PROOF_STATE_DEFAULT_ONLY:
             found = "Nothing can be saved while every launch gets the default batch size."
         case v1.SAVINGS_VERDICT_EXPLORING:
@@ -278,7 +278,7 @@ def _price(savings: v1.Savings, proof: v1.SavingsProof, quantity: Quantity) -> s
         return ""
     if proof.price <= 0:
         return ", and cost no more than other launches"
-    return f", and cost about {quantity.text(proof.price)} more than with {savings.batch_size_in_use}"
+    return f", and cost {quantity.text(proof.price)} more than with {savings.batch_size_in_use}"
 
 
 def _request(job: v1.Job, details: v1.JobDetails) -> str:
@@ -348,7 +348,10 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
     """Returns what the figures of several jobs say, by the rule of a single job."""
     quantity = main_quantity(totals.savings, factors, mark="")
     saving, text = quantity.saving, quantity.text
-    jobs = f"{totals.num_jobs_with_savings:,} of {number_of(totals.num_jobs, 'job')}"
+    compared = totals.num_jobs_with_savings
+    jobs = number_of(totals.num_jobs, "job")
+    if totals.num_jobs > 1:
+        jobs = f"{compared:,} of {jobs}"
     found = Total("none", "", "no saving yet: no trial has reached its target")
     match saving.verdict:
         case v1.SAVINGS_VERDICT_SAVING:
@@ -359,7 +362,8 @@ def total_answer(totals: v1.Totals, factors: v1.Factors) -> Total:
             first = totals.savings.num_exploring_launches
             found = Total("exploring", "", f"no saving yet: the first {first} launches of each job explore")
         case v1.SAVINGS_VERDICT_UNCERTAIN:
-            found = Total("uncertain", "", f"it is not certain yet whether {jobs} saved anything together")
+            together = " together" if compared > 1 else ""
+            found = Total("uncertain", "", f"it is not certain yet whether {jobs} saved anything{together}")
         case v1.SAVINGS_VERDICT_NO_BASELINE:
             needed = totals.savings.min_baseline_trials
             needs = f"no default batch size has the {needed} deliveries that a comparison needs"

@@ -177,7 +177,10 @@ def uncounted(job: v1.Job, trial: v1.Trial) -> str:
     """Returns why a trial does not count; empty if it does."""
     if trial.id.trial_number <= job.reset_after:
         return "before reset"
-    return "excluded" if trial.excluded else ""
+    if trial.excluded:
+        return "excluded"
+    doubts = any(warning.reason == v1.WARNING_REASON_DELIVERY_UNUSUALLY_CHEAP for warning in trial.warnings)
+    return "doubtful" if doubts else ""
 
 
 def with_uncounted(text: str, row: JobTrial) -> str:

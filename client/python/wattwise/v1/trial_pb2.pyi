@@ -433,7 +433,7 @@ class Trial(_message.Message):
     reason: _builtins.str
     """One sentence that explains the choice of the batch size. Empty: the trial was imported."""
     decision_message: _builtins.str
-    """One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Unset: this
+    """One sentence with the numbers of its newest decision, without advice: why it ended, or why it goes on. Unset: this
     call does not say it. GetTrial, ListTrials and WatchTrials say it of every trial, and no other call does.
     """
     cost_bound: _builtins.float

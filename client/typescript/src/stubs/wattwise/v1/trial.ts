@@ -544,7 +544,7 @@ export interface Trial {
   /** One sentence that explains the choice of the batch size. Empty: the trial was imported. */
   reason: string;
   /**
-   * One sentence with the numbers of its newest decision, as its trainer gets it: why it ended, or why it goes on. Unset: this
+   * One sentence with the numbers of its newest decision, without advice: why it ended, or why it goes on. Unset: this
    * call does not say it. GetTrial, ListTrials and WatchTrials say it of every trial, and no other call does.
    */
   decisionMessage?:
