@@ -38,6 +38,8 @@ def test_job_recurs_with_its_own_server(runs: Runs) -> None:
     # Which one depends on how long the trials took; a single run of the default shows no saving.
     claim = r"^Compared with the default batch size: A model costs .* now.*Exploring: "
     assert re.search(claim, " ".join(done.stdout.split()).replace("Compared", "\nCompared"), re.MULTILINE)
+    serve = f"run `wattwise serve --database sqlite:///{runs.path() / 'wattwise.db'}`"
+    assert serve in " ".join(done.stdout.split())
     assert (runs.path() / "trial-0001" / "output.log").read_text() == "batch size 16\nepoch 1\n"
     assert list((runs.path() / "launches").iterdir()) == []
     assert servers_of(runs.path()) == []

@@ -116,6 +116,8 @@ def _drive(
         claim = savings_claim(address, credentials, folder.job_id)
     for line in summary(folder.history.read(), claim, monitor_name):
         print_text(line, 2)
+    if server is None:
+        print_text(f"The run's server ends with its drivers; for commands that call it, run {_serving(folder)}", 2)
 
 
 def savings_claim(server: str, credentials: Credentials, job_id: str) -> str:
@@ -139,8 +141,11 @@ def _server(server: str | None, folder: RunFolder, board: Board) -> Iterator[str
             yield address
         except NoBatchSizeLeftError as error:
             # Its message names commands that call the server, which ends now.
-            database = shlex.quote(f"sqlite:///{folder.path / 'wattwise.db'}")
-            message = (
-                f"{error}. For these commands run `wattwise serve --database {database}`, or begin again with --fresh"
-            )
+            message = f"{error}. For these commands run {_serving(folder)}, or begin again with --fresh"
             raise NoBatchSizeLeftError(message, reason=error.reason, metadata=error.metadata) from error
+
+
+def _serving(folder: RunFolder) -> str:
+    """Returns the command that starts a server on the database of the run's own server."""
+    database = shlex.quote(f"sqlite:///{folder.path / 'wattwise.db'}")
+    return f"`wattwise serve --database {database}`"
