@@ -119,6 +119,7 @@ def test_version() -> None:
 def test_public_names_exist() -> None:
     """Every name of `__all__` exists, and a misspelt one raises."""
     assert set(wattwise.__all__) <= set(dir(wattwise))
+    assert not {"TYPE_CHECKING", "importlib", "os", "sys"} & set(dir(wattwise))
     assert all(getattr(wattwise, name) is not None for name in wattwise.__all__)
     with pytest.raises(AttributeError, match="BatchSizeOptimiser"):
         _ = wattwise.BatchSizeOptimiser  # type: ignore[attr-defined]  # misspelt on purpose

@@ -98,4 +98,6 @@ if not TYPE_CHECKING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        # Without what this module imports for itself.
+        own = {name for name in globals() if name.startswith("__") or f"{__name__}.{name}" in sys.modules}
+        return sorted({*own, *__all__})

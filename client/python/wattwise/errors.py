@@ -10,6 +10,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from wattwise.decision import Decision
 
 T = TypeVar("T")
@@ -97,6 +99,10 @@ class WattwiseError(Exception):
         self.reason = reason
         self.violations = tuple(violations)
         self.metadata = dict(metadata or {})
+
+    def with_message(self, message: str) -> Self:
+        """Returns an error like this one with another message."""
+        return type(self)(message, reason=self.reason, violations=self.violations, metadata=self.metadata)
 
     @property
     def call_id(self) -> str:

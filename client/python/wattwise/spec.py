@@ -174,11 +174,10 @@ class JobSpec(NamedFields):
         """Returns the error, with the source of `eta_knob` if that differs and is computed from prices."""
         if not self.has_prices or all(each.field != "job.eta_knob" for each in error.violations):
             return error
-        message = (
+        return error.with_message(
             f"{error}. {self.eta_source()}: new or changed prices, or other GPUs, make another job, which needs a new "
             "job_id; to keep the registered one, replace the prices by its eta_knob"
         )
-        return JobDiffersError(message, reason=error.reason, violations=error.violations, metadata=error.metadata)
 
 
 def job_message(spec: JobSpec) -> v1.JobSpec:

@@ -139,6 +139,19 @@ def test_malformed_address(address: str) -> None:
         BatchSizeOptimizer(address, job_spec(), monitor=StepMonitor()).get_batch_size()
 
 
+@pytest.mark.parametrize(
+    ("address", "fault"),
+    [
+        *(("a:99999", "99999 is not a port"), ("a:1,b:0", "0 is not a port"), ("a:50051/", "remove '/'; write")),
+        *(("a:1/path", "remove '/path'"), ("a b:1", "remove the space"), ("::1:50051", "'::1:50051': write")),
+    ],
+)
+def test_fault_of_a_malformed_address(address: str, fault: str) -> None:
+    """The error says what to correct."""
+    with pytest.raises(InvalidAddressError, match=fault):
+        Client(address)
+
+
 def test_empty_address() -> None:
     """An empty address, as of a run that has ended, is called empty, and the way to its trials is named."""
     with pytest.raises(InvalidAddressError, match=r"is empty: write host:port.*`wattwise serve`.*wattwise\.db"):

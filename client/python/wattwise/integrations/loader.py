@@ -61,8 +61,11 @@ def data_loader(
     for name in ("batch_size", "batch_sampler"):
         if name in options:
             raise InvalidArgumentError(f"data_loader() got {name}, but the server chooses the batch size: omit it")
-    # Any for type checkers, because PyTorch is optional.
-    torch_data: Any = importlib.import_module("torch.utils.data")
+    try:
+        # Any for type checkers, because PyTorch is optional.
+        torch_data: Any = importlib.import_module("torch.utils.data")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"data_loader() needs PyTorch: pip install torch ({error})") from None
     bso.get_batch_size()
     trial, iterable = bso.trial, isinstance(dataset, torch_data.IterableDataset)
     share = trial.per_rank_batch_size

@@ -43,9 +43,21 @@ def check_address(address: object) -> str:
     for number, entry in enumerate(entries, 1):
         if not _is_server(entry) or (len(entries) > 1 and entry.startswith("dns:")):
             where = f" (number {number} of {len(entries)})" if len(entries) > 1 else ""
-            space = "remove the space; " if re.search(r"\s", entry) else ""
-            raise InvalidAddressError(f"invalid server address {entry!r}{where}: {space}{_ADVICE}")
+            raise InvalidAddressError(f"invalid server address {entry!r}{where}: {_remedy(entry)}{_ADVICE}")
     return address
+
+
+def _remedy(entry: str) -> str:
+    """Returns what to correct in a malformed address of one server, if its fault is one of the usual ones."""
+    if re.search(r"\s", entry):
+        return "remove the space; "
+    found = re.fullmatch(r"[^/]*:(\d+)(/.*)?", entry, re.ASCII)
+    if found is None:
+        return ""
+    port, path = found.groups()
+    if path:
+        return f"remove {path!r}; "
+    return "" if 0 < int(port[:6]) < 65536 else f"{port:.20} is not a port, which is 1 to 65535; "
 
 
 def servers_of(address: str) -> tuple[str, ...]:

@@ -157,9 +157,7 @@ class _Failure(NamedTuple):
         kinds.pop((type(self.error), self.error.reason), None)
         if not kinds:
             return self.of_all
-        message = "; ".join([str(self.error), *kinds.values()])
-        error = self.error
-        return type(error)(message, reason=error.reason, violations=error.violations, metadata=error.metadata)
+        return self.error.with_message("; ".join([str(self.error), *kinds.values()]))
 
 
 class Connection:

@@ -25,10 +25,11 @@ def checked_fallback(chosen: object, job: JobSpec) -> int | None:
     """
     name = "fallback"
     if chosen is None:
-        name, text = _VARIABLE, read_variable(_VARIABLE, InvalidArgumentError)
-        if not text:
+        name, chosen = _VARIABLE, read_variable(_VARIABLE, InvalidArgumentError)
+        if not chosen:
             return None
-        chosen = int(text) if text.isascii() and text.isdecimal() else text
+    if isinstance(chosen, str) and chosen.isascii() and chosen.isdecimal():
+        chosen = int(chosen)
     if chosen == DEFAULT:
         return job.default_batch_size
     # Wrong batch sizes are a fault of the job, not of the fallback. The GPUs, which prices need, are not known yet.

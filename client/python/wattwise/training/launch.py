@@ -168,7 +168,8 @@ class Launch:
     @property
     def job_key(self) -> tuple[str, str]:
         """The server's address, the same for all spellings of it, and the job's id."""
-        return server_of(self.server), self._job.job_id
+        # Whether the address is well-formed is checked by the first call.
+        return server_of(str(self.server)), self._job.job_id
 
     def resume(self, saved: SavedTrial) -> None:
         """Makes `start` continue the trial of a checkpoint.
@@ -263,7 +264,10 @@ class Launch:
         answer = self._ask(target, spec, unconnected_ranks, warns=fallback is None and self.repeatable)
         how = STARTS[_source(target), answer.reply]
         if how is None or (how.needs_fallback and fallback is None):
-            raise cast("WattwiseError", answer.error)
+            error = cast("WattwiseError", answer.error)
+            if how is not None and isinstance(error, ServerUnavailableError):
+                error = error.with_message(f'{error}; to train without a server, pass fallback="default"')
+            raise error
         job, trial = answer.job or v1.Job(spec=resolved(sent)), answer.trial or v1.Trial()
         sums = target.sums if isinstance(target, SavedTrial) else Sums()
         reason = trial.reason

@@ -64,9 +64,10 @@ class BatchSizeOptimizer:
 
     Once the batch size is known, a server that is away never disturbs training: it then stops by itself at the target
     or at the last epoch. The trial ends when the process exits, raises an exception or is terminated, and when a
-    `with bso:` block is left. Ctrl-C counts as preempted. `sys.exit` outside of such a block counts as completed,
-    whatever its status, and so does an exception in a process of `multiprocessing`: use `with bso:` there. The trial
-    also ends, as preempted, when another optimizer of the same job in the same process gets its batch size.
+    `with bso:` block is left. Without a decision it then counts as stopped early, or as completed if there was no
+    epoch. Ctrl-C counts as preempted. `sys.exit` outside of such a block is an exit without an error, whatever its
+    status, and so is an exception in a process of `multiprocessing`: use `with bso:` there. The trial also ends, as
+    preempted, when another optimizer of the same job in the same process gets its batch size.
 
     In a process that `wattwise run` has started, this is the driver's trial, on the driver's server, if the job is the
     same: the same `job_id` and the same configuration, apart from `gpu` where the script leaves it out. Another job is
@@ -472,8 +473,9 @@ class BatchSizeOptimizer:
 
         All calls of this object work on the current trial, so that callbacks, `data_loader`, `PowerLimitOptimizer` and
         `state_dict` may be used in the loop. The first trial is that of the loaded checkpoint, or of `get_batch_size`
-        if that was called before and the trial is not over. A process of `wattwise run` has one trial, and the driver
-        starts the next process.
+        if that was called before and the trial is not over. If the trial is over, also after `close`, the loop begins
+        with a new trial, as attempt 1. A process of `wattwise run` has one trial, and the driver starts the next
+        process.
 
         Leaving the loop early, by `break`, `return` or an exception, does not end the trial, as with `epochs`. In a
         `with attempt:` block an exception ends it; one that runs out of memory is followed by the next trial, unless it
@@ -567,11 +569,11 @@ class BatchSizeOptimizer:
                     self._in_attempt.best = better(self._in_attempt.best, newest, higher_is_better=higher)
 
     def close(self, reason: EndReason | str = EndReason.COMPLETED) -> None:
-        """Ends the trial unless it is decided; waits at most five seconds. May be called repeatedly.
+        """Ends the trial unless it is decided; waits for the server, seven seconds at most. May be called repeatedly.
 
         Args:
-            reason: why training ends: `EndReason.COMPLETED`, `STOPPED_EARLY`, `ERROR`,
-                `OUT_OF_MEMORY` or `PREEMPTED`.
+            reason: why training ends: `EndReason.COMPLETED`, which counts as stopped early after the first epoch,
+                `STOPPED_EARLY`, `ERROR`, `OUT_OF_MEMORY` or `PREEMPTED`.
 
         Raises:
             InvalidArgumentError: if the reason is another one; the trial is not ended then.
