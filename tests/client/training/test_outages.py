@@ -283,6 +283,16 @@ def test_end_of_every_outage_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages == ["the Wattwise server at localhost:50051 is back"]
 
 
+def test_outage_of_a_trial_that_the_server_does_not_have(caplog: pytest.LogCaptureFixture) -> None:
+    """The answer that the server does not have the trial ends an outage; of later ones, every failed call warns."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    exchange = exchange_of_no_trial()
+    exchange.mark_unreachable("it is away")
+    exchange.mark_unknown()
+    assert caplog.messages[1:] == ["the Wattwise server at localhost:50051 is back"]
+    assert [exchange.claim_outage_warning(time.monotonic()) for _ in range(2)] == [True, True]
+
+
 def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     """A call that began in an outage and is reset after its end does not warn again; the next outage is warned of."""
     caplog.set_level(logging.INFO, logger="wattwise")

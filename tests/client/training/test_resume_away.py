@@ -140,6 +140,7 @@ def test_epochs_that_the_server_has(server: LiveServer, trained: int) -> None:
             again.on_evaluate(0.2)
         wait_until(lambda: epochs(client, bso.trial) == [1, 2, 3, 4])
     assert again.state_dict()["time_seconds"] == 33
+    assert again.state_dict(within_epoch=True)["time_seconds"] == 34
     again.close(EndReason.PREEMPTED)
 
 

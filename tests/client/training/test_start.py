@@ -14,7 +14,7 @@ EXPECTED = {
     Source.SERVER: (Start.NEW, NEVER, Start.FALLBACK, NEVER, ERROR, NEVER),
     Source.CHECKPOINT: (Start.RESUMED, Start.OVER, Start.RESUMED_AWAY, Start.LOST, ERROR, NEVER),
     Source.FALLBACK_CHECKPOINT: (NEVER, NEVER, NEVER, NEVER, NEVER, Start.CONTINUED),
-    Source.DRIVER: (Start.JOINED, NEVER, Start.JOINED_AWAY, Start.JOINED_AWAY, ERROR, NEVER),
+    Source.DRIVER: (Start.JOINED, NEVER, Start.JOINED_AWAY, Start.JOINED_LOST, ERROR, NEVER),
 }
 PROPERTIES = {
     # link, whether it needs a fallback, whether it counts alone
@@ -27,6 +27,7 @@ PROPERTIES = {
     Start.LOST: (Link.DETACHED, True, True),
     Start.JOINED: (Link.TRACKED, False, False),
     Start.JOINED_AWAY: (Link.AWAY, False, True),
+    Start.JOINED_LOST: (Link.DETACHED, False, False),
 }
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import socketserver
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 from wattwise import Client, v1
-from wattwise.errors import WattwiseError
+from wattwise.errors import WattwiseError, log
 from wattwise.rpc.connection import DecisionStream
 from wattwise.training.exchange import Ending, Exchange
 from wattwise.training.journal import Journal
@@ -86,6 +89,39 @@ def test_stream_that_nobody_answers(server: LiveServer) -> None:
         exchange = exchange_with(box.address)
         exchange.post(v1.TrainingResult(trial=TRIAL, measurement=v1.Measurement(metric=0.1, epoch=1)))
         assert isinstance(talk(box.address, exchange, 0.5), WattwiseError)
+
+
+class LateAnswer:
+    """A client whose stream answers one measurement and ends."""
+
+    def __init__(self) -> None:
+        self.sent: list[v1.StreamResultsRequest] = []
+
+    def stream_results(self, requests: Iterator[v1.StreamResultsRequest]) -> LateAnswer:
+        """Starts the stream."""
+        threading.Thread(target=lambda: self.sent.extend(requests), daemon=True).start()
+        return self
+
+    def __iter__(self) -> Iterator[v1.Decision]:
+        wait_until(lambda: bool(self.sent))
+        yield v1.Decision(last_epoch=1)
+
+    def cancel(self) -> None:
+        """Does nothing: the stream ends by itself."""
+
+
+def test_measurement_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement is not sent again while its answer, which comes late, is being taken."""
+    exchange = exchange_with("localhost:50051")
+    exchange.beat_seconds = math.inf
+    exchange.post(v1.TrainingResult(trial=TRIAL, measurement=v1.Measurement(metric=0.1, epoch=1)))
+    exchange.mark_unreachable("it is away")
+    # The end of the outage wakes whoever sends, before the measurement is acknowledged.
+    monkeypatch.setattr(log, "info", lambda *_: time.sleep(0.2))
+    client = LateAnswer()
+    ResultStream(exchange, TRIAL, 10.0).talk(cast("Client", client))
+    assert not exchange.pending
+    assert len(client.sent) == 1
 
 
 @pytest.mark.parametrize("metric", [0.95, 0.1])

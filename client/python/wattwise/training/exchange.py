@@ -109,8 +109,7 @@ class Exchange:
         late are increased to carry on those that the server had. An epoch up to `reported_epoch` is not sent.
         """
         with self.journal.lock:
-            if self._carried is not None:
-                carry_on(result.measurement, *self._carried)
+            self.carry_on(result.measurement)
             if result.measurement.epoch <= self.reported_epoch:
                 return True
             if not self.done_reporting:
@@ -125,6 +124,11 @@ class Exchange:
         if not known:
             self.mark_unreachable(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
         return False
+
+    def carry_on(self, measured: v1.Measurement) -> None:
+        """Adds what the server had to a measurement of a trial that was resumed late."""
+        if self._carried is not None:
+            carry_on(measured, *self._carried)
 
     def take_refusal(self) -> WattwiseError | None:
         """Returns the newest refusal of a measurement, once; None if none was refused since the last call."""
@@ -229,7 +233,7 @@ class Exchange:
         """Notes an answer of the server, and ends the outage that was warned of."""
         with self.changed:
             # Whenever the server is away, it is in an outage; another caller than the session may have noticed one.
-            if self._outage_over_at < math.inf or self.link is Link.DETACHED:
+            if self._outage_over_at < math.inf:
                 return
             self._outage_over_at = time.monotonic()
             self._note(Event.ANSWERED)
@@ -237,6 +241,7 @@ class Exchange:
 
     def mark_unknown(self) -> None:
         """Notes that the server does not have the trial, or cannot continue it: nothing is sent until it ends."""
+        self.mark_answered()
         with self.changed:
             self._note(Event.UNKNOWN)
             self.pending.clear()
@@ -249,7 +254,9 @@ class Exchange:
         with self.changed:
             if begun_at < self._outage_over_at:
                 return False
-            self._outage_over_at = math.inf
+            # In a detached trial, no answer would end the outage: every failed call is the first of one.
+            if self.link is not Link.DETACHED:
+                self._outage_over_at = math.inf
             return True
 
     def mark_delivered(self) -> None:

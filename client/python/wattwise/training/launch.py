@@ -40,7 +40,7 @@ from wattwise.training.resume import SavedTrial, Sums, has_ended
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
 from wattwise.training.start import STARTS, Reply, Source, Start, StartedTrial
-from wattwise.training.trial import TrialInfo
+from wattwise.training.trial import TrialInfo, trial_name
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 _BESIDE_SECONDS = 60.0
@@ -374,9 +374,9 @@ class Launch:
         elif how is Start.LOST:
             log.warning(
                 "%s. Training continues with its batch size %d; the whole trial is delivered at its end",
-                *(_lost(saved), saved.batch_size),
+                *(_lost(f"{saved.name} of the checkpoint"), saved.batch_size),
             )
-            reason = f"the batch size of the checkpoint: {_lost(saved)}"
+            reason = f"the batch size of the checkpoint: {_lost(f'{saved.name} of the checkpoint')}"
             saved = saved._replace(trial_number=0)
         if saved.batch_size not in job.spec.batch_sizes:
             raise ResumeError(
@@ -414,7 +414,7 @@ def _ask_for_saved(client: Client, saved: SavedTrial, spec: JobSpec) -> _Answer:
                 "omit load_state_dict() to get a new trial, or pass a fallback to continue this one, which is then "
                 "delivered at its end"
             )
-            return _Answer(Reply.NOT_FOUND, ResumeError(f"{_lost(saved)}: {remedy}"))
+            return _Answer(Reply.NOT_FOUND, ResumeError(f"{_lost(f'{saved.name} of the checkpoint')}: {remedy}"))
         # Before register_job, which would create a deleted job again.
         trial = client.get_next_batch_size(saved.job_id, launch_id=saved.launch_id, resume=True).trial
     except TrialDeletedError:
@@ -446,7 +446,6 @@ def _ask_for_assigned(client: Client, assigned: AssignedTrial, spec: JobSpec) ->
     """
     trial = find_launch(client, assigned.id)
     if trial is None:
-        # The session's first heartbeat finds the same, and warns of the loss.
         return _Answer(Reply.NOT_FOUND)
     assigned.check(trial)
     if not has_ended(trial):
@@ -459,15 +458,20 @@ def _ask_for_assigned(client: Client, assigned: AssignedTrial, spec: JobSpec) ->
 
 def _joined(assigned: AssignedTrial, how: Start, answer: _Answer) -> tuple[v1.Trial, str]:
     """Returns the trial of the driver, and why it has its batch size."""
-    if answer.problem:
+    if how is Start.JOINED_AWAY:
         log.warning("%s. Training starts nevertheless, and is reported when the server is back", answer.problem)
+    elif how is Start.JOINED_LOST:
+        log.warning(
+            "%s. Training starts nevertheless; the whole trial is delivered at its end",
+            _lost(trial_name(assigned.id.job_id, assigned.id.trial_number)),
+        )
     assigned.write(ClientFile(joined=True))
     trial = answer.trial if how is Start.JOINED else None
     return trial or assigned.trial(), assigned.reason
 
 
-def _lost(saved: SavedTrial) -> str:
-    return f"{saved.name} of the checkpoint is not on the server, whose database was lost or restored"
+def _lost(name: str) -> str:
+    return f"{name} is not on the server, whose database was lost or restored"
 
 
 def _delivered(cause: WattwiseError | None) -> str:

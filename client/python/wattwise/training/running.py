@@ -28,7 +28,7 @@ from wattwise.training.metric import MetricReduction, metric_value, reduced
 from wattwise.training.own_decision import own_decision
 from wattwise.training.power_usage import PowerUsage
 from wattwise.training.ranks import Ranks
-from wattwise.training.resume import Sums
+from wattwise.training.resume import Sums, joules_or_none
 from wattwise.training.session import Session
 from wattwise.training.start import Start, StartedTrial
 from wattwise.training.state import Event, Progress, TrialState
@@ -334,8 +334,13 @@ class RunningTrial:
         """Returns the last epoch that has ended, with the sums up to now on the rank that measures."""
         if self.seen_end or self._windows is None:
             return self.sums
-        self._windows.measure()
-        return Sums(self.sums.epoch, self._windows.time_seconds, self._windows.energy_joules)
+        exchange, windows = self._rank_0()
+        windows.measure()
+        measured = v1.Measurement(
+            time_seconds=windows.time_seconds, energy_joules=joules_or_none(windows.energy_joules)
+        )
+        exchange.carry_on(measured)
+        return Sums(self.sums.epoch, measured.time_seconds, measured.energy_joules)
 
     def announce_decision(self) -> None:
         """Logs the decision that ended the trial, once and on rank 0 alone; not if a driver or `attempts` shows it."""

@@ -251,12 +251,12 @@ class Session:
 
     def _detach(self, cause: object) -> None:
         """Goes on without the server: its database was lost, or is an older one."""
+        self.exchange.mark_unknown()
         log.warning(
             "the Wattwise server no longer has %s: was its database lost or restored? (%s) When the training ends, the "
             "job is registered again if need be, and the whole trial is delivered",
             *(self._name, cause),
         )
-        self.exchange.mark_unknown()
 
     def _try_import(self) -> bool:
         """Delivers a trial that is over and that the server does not have; returns whether the server has answered."""

@@ -63,6 +63,8 @@ class Start(Enum):
     """Train the trial of the driver with what the server knows of it."""
     JOINED_AWAY = "joined away"
     """Train the trial of the driver as its variables describe it."""
+    JOINED_LOST = "joined lost"
+    """As `JOINED_AWAY`, with a trial that the server has lost; the server gets the trial once it is over."""
 
     @property
     def needs_fallback(self) -> bool:
@@ -77,7 +79,7 @@ class Start(Enum):
     @property
     def link(self) -> Link:
         """The link to the server at the start."""
-        if self in (Start.FALLBACK, Start.CONTINUED, Start.LOST):
+        if self in (Start.FALLBACK, Start.CONTINUED, Start.LOST, Start.JOINED_LOST):
             return Link.DETACHED
         return Link.AWAY if self in (Start.RESUMED_AWAY, Start.JOINED_AWAY) else Link.TRACKED
 
@@ -94,7 +96,7 @@ STARTS: Mapping[tuple[Source, Reply], Start | None] = {
     (Source.FALLBACK_CHECKPOINT, Reply.NOT_ASKED): Start.CONTINUED,
     (Source.DRIVER, Reply.TRIAL): Start.JOINED,
     (Source.DRIVER, Reply.NO_ANSWER): Start.JOINED_AWAY,
-    (Source.DRIVER, Reply.NOT_FOUND): Start.JOINED_AWAY,
+    (Source.DRIVER, Reply.NOT_FOUND): Start.JOINED_LOST,
     (Source.DRIVER, Reply.DELETED): None,
 }
 """Every pair that can occur. None: the launch fails; it also fails if `needs_fallback` and there is no fallback."""

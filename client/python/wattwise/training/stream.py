@@ -95,14 +95,17 @@ class ResultStream:
         error: WattwiseError | None = None
         try:
             for decision in call:
-                with self._exchange.changed:
-                    report, self._unanswered = self._unanswered, None
+                report = self._unanswered
                 if report is None and not decision.stop_train:
                     # A server that sends decisions without end would take the processor from the training.
                     error = InvalidAnswerError("the server sent a decision on the stream that answers nothing")
                     return
                 self._answered = self._answered or report is not None
                 self._exchange.answer(report, decision)
+                with self._exchange.changed:
+                    # Not before: what is pending and not unanswered is sent.
+                    self._unanswered = None
+                    self._exchange.changed.notify_all()
         except WattwiseError as failure:
             error = failure
         finally:
