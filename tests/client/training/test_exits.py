@@ -161,6 +161,20 @@ def _check_training_continues(server: LiveServer, process: subprocess.Popen[str]
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
+def test_sigterm_within_the_end_of_a_trial(server: LiveServer) -> None:
+    """A signal that interrupts the end of a trial takes effect after the actions for that end."""
+    done: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: done.append("handled"))
+    try:
+        bso = begun(server.address)
+        for action in (lambda: done.append("restored"), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            running_trial(bso).end_actions.add(action)
+        bso.close()
+        assert done == ["restored", "handled"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_training_that_outlives_sigterm(server: LiveServer) -> None:
     """If the trainer has a handler that returns, the trial stays preempted, and a checkpoint can continue it."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -170,6 +184,8 @@ def test_training_that_outlives_sigterm(server: LiveServer) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(TrainFailError):
             bso.on_evaluate(0.2)
+        assert bso.decision is not None
+        assert bso.decision.end_reason is EndReason.PREEMPTED
         assert running_trial(bso).resumable
         bso.close()
         with Client(server.address) as client:

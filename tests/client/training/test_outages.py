@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,7 @@ from wattwise.errors import InvalidRequestError, InvalidResultError, NotPossible
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.training import journal as journal_module
 from wattwise.training.exchange import Ending, Exchange
-from wattwise.training.journal import Journal
+from wattwise.training.journal import Journal, read_record
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
 
@@ -338,7 +339,7 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
 @pytest.fixture
 def journaled(tmp_path: Path) -> Exchange:
     """The exchange of a trial whose journal is a file."""
-    trial = v1.Trial(id=v1.TrialId(job_id="test-journaled", launch_id="l", trial_number=1))
+    trial = v1.Trial(id=v1.TrialId(job_id="test-journaled", launch_id="l", trial_number=1), batch_size=16)
     record = record_of("localhost:50051", trial)
     return Exchange(record.server, Journal.create(record, tmp_path / "test.wattwise-trial"))
 
@@ -374,6 +375,73 @@ def test_signal_within_the_journal(journaled: Exchange, monkeypatch: pytest.Monk
         signal.signal(signal.SIGTERM, before)
     assert waited == [False]
     assert [result.measurement.epoch for result, _ in journaled.journal.record.results] == [2]
+
+
+def test_signal_within_the_exchange(journaled: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that interrupts a decision does not wait for a session that has the journal and wants to note it."""
+    journaled.journal.count_from(v1.Measurement(time_seconds=1))
+    carry_on, has_journal = journaled.journal.carry_on, threading.Event()
+
+    def slow(trial: v1.Trial) -> None:
+        carry_on(trial)
+        has_journal.set()
+        handled.wait(10)
+
+    def handler(*_: object) -> None:
+        # The session waits for the lock of the exchange, or soon will.
+        handled.set()
+        journaled.close(Ending(v1.END_REASON_PREEMPTED, time.monotonic()))
+        journaled.wait_disconnected(0.5)
+
+    handled = threading.Event()
+    monkeypatch.setattr(journaled.journal, "carry_on", slow)
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            resumed = pool.submit(journaled.resume, v1.Trial())
+            has_journal.wait(10)
+            with journaled.changed:
+                os.kill(os.getpid(), signal.SIGTERM)
+            resumed.result(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    journaled.write_ending()
+    assert journaled.journal.record.end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_signal_between_two_lines_of_the_journal(journaled: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that a handler writes within another one leaves the file open and complete."""
+    journal, write, written = journaled.journal, journal_module._write, []  # noqa: SLF001 - interrupted
+
+    def interrupted(descriptor: int, data: bytes) -> None:
+        written.append(descriptor)
+        if len(written) == 1:
+            journal.end(v1.END_REASON_PREEMPTED)
+        os.fstat(descriptor)
+        write(descriptor, data)
+
+    monkeypatch.setattr(journal_module, "_write", interrupted)
+    journal.add(result_of(1))
+    assert journal.path is not None
+    record = read_record(journal.path)
+    assert record.end_reason == v1.END_REASON_PREEMPTED
+    assert [result.measurement.epoch for result, _ in record.results] == [1]
+
+
+def test_error_of_a_missed_target_is_not_the_end_of_the_trial(server: LiveServer) -> None:
+    """A trial that its trainer has decided during an outage did not end with the error that this raises."""
+    bso = begun(server.address, max_epochs=1)
+    server.kill()
+
+    def train() -> None:
+        with bso:
+            bso.on_evaluate(0.1)
+
+    with pytest.raises(TrainFailError):
+        train()
+    (path,) = Spool.from_env().paths()
+    assert read_record(path).end_reason == v1.END_REASON_COMPLETED
+    server.start()
 
 
 def test_slow_journal_does_not_stop_the_session(journaled: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:

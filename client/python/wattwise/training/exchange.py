@@ -2,8 +2,9 @@
 
 Nothing here calls the server. A signal handler may interrupt the trainer's thread anywhere, call `close` and wait:
 therefore the lock is re-entrant, and no method relies on what it read before it waited. The journal has a lock of its
-own, which is always taken first: while the handler waits, the session's thread must not hold the lock of the exchange
-and wait for a journal that the interrupted code is writing. Nor may a slow disk delay heartbeats.
+own, which is taken first: while the handler waits, the session's thread must not hold the lock of the exchange and wait
+for a journal that the interrupted code is writing. Nor may a slow disk delay heartbeats. Only the end of a trial takes
+the journal in any order, and waits for it for a bounded time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from wattwise.training.resume import carry_on
 from wattwise.training.state import Event, Link, Progress, TrialState
 
 _MAX_PENDING = 10_000
+_JOURNAL_SECONDS = 0.5
 
 
 class PendingReport(NamedTuple):
@@ -33,10 +35,17 @@ class PendingReport(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Why the trainer ends its trial, and until when (monotonic seconds) it waits for the server."""
+    """The end of a trial by its trainer.
+
+    Attributes:
+        reason: why the trainer ends it.
+        deadline: until when (monotonic seconds) it waits for the server.
+        by_driver: whether a driver ends an undecided trial, for a reason of its own.
+    """
 
     reason: v1.EndReason.ValueType
     deadline: float
+    by_driver: bool = False
 
 
 class Exchange:
@@ -265,11 +274,31 @@ class Exchange:
 
     def close(self, ending: Ending) -> None:
         """Ends the trial and asks the session's thread to deliver the end; the first reason counts."""
-        if not self.server_knows_end:
-            self.journal.end(ending.reason)
         with self.changed:
             self.ending = self.ending or ending
             self._note(Event.CLOSED)
+        self.write_ending()
+
+    def write_ending(self) -> None:
+        """Writes into the journal why the trainer ended the trial, unless the server knows or a driver writes it.
+
+        A signal handler may have interrupted code that holds the lock of the exchange, while the session's thread has
+        the journal and waits for that lock; or code that has the journal. Whoever can take the journal writes.
+        """
+        ending, journal = self.ending, self.journal
+        if ending is None or journal.record.end_reason or self.server_knows_end or self.driver_writes_ending:
+            return
+        if journal.lock.acquire(timeout=_JOURNAL_SECONDS):
+            try:
+                journal.end(ending.reason)
+            finally:
+                journal.lock.release()
+
+    @property
+    def driver_writes_ending(self) -> bool:
+        """Whether the driver finds the journal of an undecided trial and ends it, for a reason of its own."""
+        decided = self.decision is not None and self.decision.stop_train
+        return self.ending is not None and self.ending.by_driver and self.journal.kept and not decided
 
     def disconnect(self) -> None:
         """Marks the last call of the session's thread."""

@@ -188,11 +188,14 @@ class ExitGuard:
     def remove(self) -> None:
         """Stops to watch; the last guard restores the previous hooks, unless they were replaced since."""
         watch = _watches.get(os.getpid())
-        if watch is not None and self._end in watch.ends:
+        if watch is None:
+            return
+        # A signal has taken all of them, even if the process goes on.
+        with contextlib.suppress(ValueError):
             watch.ends.remove(self._end)
-            if not watch.ends:
-                del _watches[os.getpid()]
-                watch.uninstall()
+        if not watch.ends:
+            del _watches[os.getpid()]
+            watch.uninstall()
 
 
 class _Watch:

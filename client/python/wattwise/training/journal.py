@@ -166,7 +166,6 @@ class TrialRecord:
         self.results.append((result, at))
         # One import delivers no more.
         del self.results[:-MAX_MEASUREMENTS]
-        self.end_reason = v1.END_REASON_UNSPECIFIED
 
     def leave_out(self, epoch: int) -> None:
         """Removes the measurement of an epoch."""
@@ -272,6 +271,8 @@ class Journal:
         self._size = 0 if path is None else os.fstat(descriptor).st_size
         # The file lacks something of the record, or ends with a torn line.
         self._incomplete = False
+        # A change is being written; a signal handler may interrupt it with another one.
+        self._writing = self._interrupted = False
         self._warned = False
         self.lock = threading.RLock()
         self._users = 1
@@ -323,9 +324,6 @@ class Journal:
             kept.ClearField("trial")
             self.record.add(kept, at)
             self._append(_result_line(kept, at))
-            if self.record.end_reason:
-                # A signal handler has ended the trial meanwhile.
-                self._append({"end_reason": v1.EndReason.Name(self.record.end_reason)})
 
     def leave_out(self, epoch: int) -> None:
         """Removes a measurement, which the server refused."""
@@ -408,13 +406,18 @@ class Journal:
         if self._descriptor < 0 or self.path is None:
             return
         data = f"{json.dumps(line)}\n".encode()
+        if self._writing:
+            # The interrupted change may need the descriptor, and may have written a part of a line.
+            self._interrupted = True
+            with contextlib.suppress(OSError):
+                _write(self._descriptor, b"\n" + data)
+            return
+        self._writing = True
         try:
-            if self._incomplete or self._size + len(data) > _MAX_BYTES:
+            self._write_change(data, self.path)
+            while self._interrupted:
+                self._interrupted = False
                 self._rewrite(self.path)
-            else:
-                self._incomplete = True
-                _write(self._descriptor, data)
-                self._size += len(data)
             self._incomplete = False
         except (OSError, FileError) as error:
             self._incomplete = True
@@ -425,6 +428,16 @@ class Journal:
                     "received when the process is killed is lost",
                     error,
                 )
+        finally:
+            self._writing = False
+
+    def _write_change(self, data: bytes, path: Path) -> None:
+        if self._incomplete or self._size + len(data) > _MAX_BYTES:
+            self._rewrite(path)
+            return
+        self._incomplete = True
+        _write(self._descriptor, data)
+        self._size += len(data)
 
     def _rewrite(self, path: Path) -> None:
         before, self._descriptor = self._descriptor, _written(self.record, path, new=False)

@@ -142,8 +142,8 @@ class RunningTrial:
     @property
     def decision(self) -> v1.Decision | None:
         """The newest decision; once the trainer has ended the trial without one, that it is over. None before both."""
-        newest, reason = self._newest_decision, self._end_reason
-        if reason is None or self._decided:
+        newest, reason = self._newest_decision, self._first_reason
+        if reason is None or self._decided or not self.finished:
             return newest
         ended = v1.Decision()
         ended.CopyFrom(newest or ended)
@@ -209,12 +209,15 @@ class RunningTrial:
         return self._end_reason == v1.END_REASON_OUT_OF_MEMORY
 
     @property
+    def _first_reason(self) -> v1.EndReason.ValueType | None:
+        """Why this trainer has ended the trial: a signal may have ended it before its loop did. None while it runs."""
+        ending = None if self._session is None else self._session.exchange.ending
+        return self._end_reason if ending is None else ending.reason
+
+    @property
     def resumable(self) -> bool:
         """Whether a checkpoint can continue the trial although this trainer has ended it."""
-        # A signal may have ended it before its loop did.
-        ending = None if self._session is None else self._session.exchange.ending
-        reason = self._end_reason if ending is None else ending.reason
-        return self.ended_undecided and reason == v1.END_REASON_PREEMPTED
+        return self.ended_undecided and self._first_reason == v1.END_REASON_PREEMPTED
 
     @property
     def outcome(self) -> str:
@@ -374,16 +377,19 @@ class RunningTrial:
         self._raise_failure()
 
     def close(self, reason: v1.EndReason.ValueType) -> None:
-        """Ends the trial unless it is decided; may be called repeatedly."""
-        if self._end_reason is not None:
+        """Ends the trial unless it is decided; may be called repeatedly, and does nothing in a forked process."""
+        if self._end_reason is not None or os.getpid() != self._pid:
             return
         reason = self._end_reason = self._actual_reason(reason)
         self.seen = self._state.after(Event.CLOSED)
-        self._guard.remove()
         self._end(reason)
+        self._guard.remove()
 
     def _actual_reason(self, reason: v1.EndReason.ValueType) -> v1.EndReason.ValueType:
         """Returns why a training ends that seems to be completed, with a warning if the trial is undecided."""
+        if self.seen_end:
+            # What ends the process later, such as the error of a missed target, is not the reason.
+            return v1.END_REASON_COMPLETED
         if reason != v1.END_REASON_COMPLETED or self._over:
             return reason
         name, epoch = self.info.trial.name, self.sums.epoch

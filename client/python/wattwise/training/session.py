@@ -137,7 +137,8 @@ class Session:
         """
         if not self._thread.is_alive():
             return
-        self.exchange.close(Ending(reason, time.monotonic() + timeout))
+        by_driver = reason == v1.END_REASON_COMPLETED and not self._ends_completed
+        self.exchange.close(Ending(reason, time.monotonic() + timeout, by_driver))
         if self.exchange.wait_disconnected(timeout):
             # The journal may be locked by the code that a signal handler has interrupted to call this.
             self._thread.join(min(timeout, _LEAVE_SECONDS))
@@ -308,27 +309,27 @@ class Session:
         ending = self.exchange.ending
         if ending is None:
             return
-        driver_ends = ending.reason == v1.END_REASON_COMPLETED and not self._ends_completed
+        self.exchange.write_ending()
         try:
             if self.exchange.link is not Link.DETACHED:
-                self._end_on_server(ending, driver_ends=driver_ends)
-            if self.exchange.link is Link.DETACHED:
+                self._end_on_server(ending)
+            if self.exchange.link is Link.DETACHED and not self.exchange.driver_writes_ending:
                 retrying(self._import, _left(ending))
         except REFUSALS as error:
             log.debug("trial not delivered: %s", error)
         except WattwiseError as error:
             # An outage was warned of before.
-            quiet = self.exchange.link is not Link.TRACKED and self.exchange.journal.kept and not driver_ends
+            quiet = self.exchange.link is not Link.TRACKED and self.exchange.journal.kept and not ending.by_driver
             log.log(
                 logging.INFO if quiet else logging.WARNING,
                 "the end of %s was not delivered: %s%s",
                 *(self._name, error, self._where("the next launch of the job or `wattwise spool send` delivers it")),
             )
 
-    def _end_on_server(self, ending: Ending, *, driver_ends: bool) -> None:
+    def _end_on_server(self, ending: Ending) -> None:
         if self.exchange.server_knows_end:
             return
-        if driver_ends and not self.exchange.pending:
+        if ending.by_driver and not self.exchange.pending:
             # Nothing is left to send: no server that is away is waited for.
             with contextlib.suppress(WattwiseError):
                 if self.exchange.link is Link.TRACKED:
@@ -337,7 +338,7 @@ class Session:
                 self.exchange.mark_delivered()
             return
         try:
-            trial = retrying(lambda _: self._send_end(ending, driver_ends=driver_ends), _left(ending))
+            trial = retrying(lambda _: self._send_end(ending), _left(ending))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
             return
@@ -347,13 +348,13 @@ class Session:
         if trial is not None:
             self._deliver_rest(trial.status, trial.end_reason, trial.newest.epoch, _left(ending))
 
-    def _send_end(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
+    def _send_end(self, ending: Ending) -> v1.Trial | None:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
         self._resume(_left(ending))
         self._flush(ending)
         if self.exchange.server_knows_end or self.exchange.link is Link.DETACHED:
             return None
-        if driver_ends:
+        if ending.by_driver:
             self.exchange.mark_delivered()
             return None
         return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
