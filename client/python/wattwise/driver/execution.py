@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,21 +45,6 @@ _SHORTEST_SAVE_SECONDS, _SAVE_SHARE = 1.0, 0.05
 """The measurement so far is saved this often, in seconds and as a share of the time until then."""
 _LONGEST_HEARTBEAT_SECONDS = 5.0
 """A command without a client is stopped no later than this after the server's decision."""
-
-
-class NotStartedError(WattwiseError):
-    """The command could not be started."""
-
-
-@contextmanager
-def _starting() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        remedy = "shorten train.command or this process's environment, and " if error.errno == errno.E2BIG else ""
-        raise NotStartedError(
-            f"the command cannot be started: {error.strerror}; {remedy}run the same command to continue"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -128,16 +112,22 @@ class CommandExecution:
         path = self.folder / OUTPUT
         with writing(path):
             output = open_file(path, "ab", within=self.folder)
-        with output, _starting():
-            return Process(
-                self.command,
-                environment=self.environment,
-                folder=self.workdir,
-                output=output,
-                grace_seconds=self.grace_seconds,
-                lock=self.lock,
-                ended=self.folder / ENDED,
-            )
+        with output:
+            try:
+                return Process(
+                    self.command,
+                    environment=self.environment,
+                    folder=self.workdir,
+                    output=output,
+                    grace_seconds=self.grace_seconds,
+                    lock=self.lock,
+                    ended=self.folder / ENDED,
+                )
+            except OSError as error:
+                remedy = "shorten train.command or this process's environment, and " * (error.errno == errno.E2BIG)
+                raise WattwiseError(
+                    f"the command cannot be started: {error.strerror}; {remedy}run the same command to continue"
+                ) from error
 
     def _outcome(self, status: int, epochs: EpochLog) -> LaunchOutcome:
         windows = epochs.windows

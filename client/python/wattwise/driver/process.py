@@ -82,7 +82,7 @@ class Process:
         return self._process.stdout
 
     def status(self) -> int | None:
-        """Its exit status, 128 + N if signal N ended it; None while it runs."""
+        """Returns its exit status, 128 + N if signal N ended it; None while it runs."""
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:

@@ -352,7 +352,7 @@ class WattwiseCallback(TrainerCallback):
             )
 
     def _resume_faults(self, args: TrainingArguments, plan: Plan) -> Iterator[str]:
-        """Checkpoints in the middle of a pass over the data that the trainer does not continue there."""
+        """Yields why the trainer cannot continue a checkpoint in the middle of a pass over the data."""
         within = plan.steps_done - self._trial.steps_at_report
         if args.eval_strategy != "epoch" or not (self._trial.restored and within):
             return
@@ -369,7 +369,7 @@ class WattwiseCallback(TrainerCallback):
             )
 
     def _step_faults(self, args: TrainingArguments, state: TrainerState) -> Iterator[str]:
-        """Intervals whose examples would depend on the batch size."""
+        """Yields which intervals pass a number of examples that depends on the batch size."""
         if args.eval_strategy != "steps" or self._trial.is_declared(state.eval_steps):
             return
         if args.eval_steps is not None and args.eval_steps < 1 and args.max_steps <= 0:
@@ -425,7 +425,7 @@ def _data_of_trainer() -> Any:
 
 
 def _faults(args: TrainingArguments, state: TrainerState) -> Iterator[str]:
-    """Arguments that do not report every epoch, or that change the batch size."""
+    """Yields which arguments do not report every epoch, or change the batch size."""
     if args.eval_strategy not in ("epoch", "steps"):
         yield (
             f"eval_strategy is {args.eval_strategy.value!r}, but every epoch must be reported: "

@@ -358,7 +358,7 @@ class WattwiseCallback(Callback):
         return batches % accumulated == 0 and self._trial.is_declared(batches // accumulated)
 
     def _interval_faults(self, trainer: Trainer, accumulated: int) -> Iterator[str]:
-        """Intervals whose examples would depend on the batch size."""
+        """Yields which intervals pass a number of examples that depends on the batch size."""
         advice = "callback.steps(examples)" + " * accumulate_grad_batches" * (accumulated > 1)
         limit, interval = trainer.limit_train_batches, trainer.val_check_interval
         batches, passes = trainer.num_training_batches, trainer.check_val_every_n_epoch
@@ -567,7 +567,7 @@ def _why_nothing_was_trained(trainer: Trainer) -> str:
 
 
 def _option_faults(trainer: Trainer) -> Iterator[str]:
-    """Options that do not train every epoch completely, do not report it, or do not stop when the trial is decided."""
+    """Yields which options do not train or report every epoch, or train on after the trial is decided."""
     for each in trainer.callbacks:
         if isinstance(each, LearningRateFinder | BatchSizeFinder):
             yield (
