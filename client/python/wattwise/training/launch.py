@@ -266,7 +266,7 @@ class Launch:
         if how is None or (how.needs_fallback and fallback is None):
             error = cast("WattwiseError", answer.error)
             if how is not None and isinstance(error, ServerUnavailableError):
-                error = error.with_message(f'{error}; to train without a server, pass fallback="default"')
+                raise error.with_message(f'{error}; to train without a server, pass fallback="default"') from error
             raise error
         job, trial = answer.job or v1.Job(spec=resolved(sent)), answer.trial or v1.Trial()
         sums = target.sums if isinstance(target, SavedTrial) else Sums()
