@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from wattwise import Client, v1
 from wattwise.driver.history import History, HistoryRecord
-from wattwise.presentation.states import end_reason
+from wattwise.presentation.states import end_reason, mark_of
 from wattwise.rules import EndReason
 from wattwise.spec import enum_constant, max_power_watts
 
@@ -125,6 +125,7 @@ def from_server(client: Client, job_id: str) -> Workload:
         spec.target.direction != v1.DIRECTION_LOWER_IS_BETTER,
         spec.max_epochs,
         max_power_watts(spec),
+        has_estimates=bool(mark_of(known.job)),
     )
     return _workload(job, trials)
 

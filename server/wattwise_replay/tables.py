@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from wattwise.presentation.quantities import number
 from wattwise.presentation.terminal import Column, fit, print_text, terminal_width, width_of
 from wattwise_server.cost import unit_of, with_unit
 
@@ -223,6 +224,8 @@ def _interval(value: Mean | None) -> dict[str, float | None]:
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yields notes: another default, launches without a batch size, recurrences without a model."""
     workload = comparison.world.workload
+    if workload.has_estimates:
+        yield "its energies and costs are estimates, at least in part: they were not all measured"
     if workload.unmeasured_default is not None:
         yield (
             f"the default batch size {workload.unmeasured_default} was not measured; "
@@ -305,10 +308,16 @@ def _seeds(comparison: Comparison) -> int:
 def _text(value: Mean | None, digits: int) -> str:
     if value is None:
         return _NO_MODEL
-    mean = f"{value.mean:.{digits}g}"
+    mean = _plain(value.mean, digits)
     if not value.half_width > _NOTHING * abs(value.mean):
         return mean
-    return f"{mean} ± {value.half_width:.2g}"
+    return f"{mean} ± {_plain(value.half_width, 2)}"
+
+
+def _plain(value: float, digits: int) -> str:
+    """Returns a number with so many significant digits; sums of large and small jobs need no exponent."""
+    text = f"{value:.{digits}g}"
+    return number(value, digits) if "e" in text else text
 
 
 def counted(number: int, noun: str) -> str:

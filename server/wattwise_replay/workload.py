@@ -95,6 +95,7 @@ class Workload:
         usual_recurrences: Recurrences of a replay; None for the paper's horizon.
         changes: What it becomes later, by ascending recurrence.
         unmeasured_default: The usual default batch size, if it has no measurements and another one replaces it.
+        has_estimates: Whether some of its energies were not measured.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Workload:
     usual_recurrences: int | None = None
     changes: tuple[Change, ...] = ()
     unmeasured_default: int | None = None
+    has_estimates: bool = False
 
     @property
     def setting(self) -> str:

@@ -17,12 +17,12 @@ def unit_of(joules: float) -> tuple[str, float]:
 
 
 def with_unit(joules: float, deviation: float | None = None) -> str:
-    """Writes a cost in a readable unit: "19.1 ± 2 kJ"."""
+    """Writes a cost in a readable unit: "19.1 ± 2.04 kJ"."""
     unit, size = unit_of(joules)
-    value = _rounded(joules / size, 3)
-    return f"{value} {unit}" if deviation is None else f"{value} ± {_rounded(deviation / size, 2)} {unit}"
+    value = _rounded(joules / size)
+    return f"{value} {unit}" if deviation is None else f"{value} ± {_rounded(deviation / size)} {unit}"
 
 
-def _rounded(value: float, digits: int) -> str:
-    """Rounds to significant digits, without an exponent: "190", not "1.9e+02"."""
-    return f"{float(f'{value:.{digits}g}'):g}"
+def _rounded(value: float) -> str:
+    """Rounds to three significant digits, without an exponent: "1230", not "1.23e+03"."""
+    return f"{float(f'{value:.3g}'):g}"

@@ -151,6 +151,12 @@ class EventRow(NamedTuple):
     message: str
     token: str
 
+    @property
+    def behind_trial(self) -> str:
+        """The message behind a link with the trial's number."""
+        rest = self.message.removeprefix(f"trial {self.trial}")
+        return rest if rest.startswith(",") else f": {self.message}"
+
 
 @dataclass(frozen=True)
 class Events:

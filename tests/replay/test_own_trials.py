@@ -20,6 +20,7 @@ from wattwise_replay.workload import Crash, PowerPoint, RecordedRun, Workload
 from wattwise_replay.world import World
 
 from tests.client.driver.test_history import RECORD
+from tests.jobs import monitor_of
 from tests.live_server import LiveServer
 from tests.replay.worlds import job, workload
 
@@ -148,6 +149,7 @@ def test_a_job_on_a_server_is_its_own_workload(grpc_server: LiveServer) -> None:
         read = own_trials.from_server(client, "replay-own")
         counted = len(list(client.trials("replay-own")))
     assert (read.sizes, read.default_batch_size, read.max_epochs) == ([8, 16, 32], 8, 10)
+    assert not read.has_estimates
     assert sum(len(each.runs) for each in read.batch_sizes) == counted
     assert {run.target_epoch for run in read.of(16).runs} == {2}
     assert {run.target_epoch for run in read.of(32).runs} == {None}
@@ -175,11 +177,14 @@ def test_a_target_reached_too_expensively_is_reached(grpc_server: LiveServer) ->
             trial = client.get_next_batch_size("replay-late").trial.id
             decision = client.report_result(
                 v1.TrainingResult(
-                    trial=trial, measurement=v1.Measurement(time_seconds=1.0, energy_joules=150.0, metric=0.9, epoch=1)
+                    trial=trial,
+                    measurement=v1.Measurement(time_seconds=1.0, energy_joules=150.0, metric=0.9, epoch=1),
+                    monitor=monitor_of("estimate"),
                 )
             )
         assert (decision.converged, decision.target_reached) == (False, True)
         read = own_trials.from_server(client, "replay-late")
+    assert read.has_estimates
     assert {run.target_epoch for each in read.batch_sizes for run in each.runs} == {1}
 
 

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise_replay.tables import Table
+from wattwise_replay.statistics import Mean
+from wattwise_replay.tables import Table, _text
 
 from tests.terminal import on_terminal, wattwise
 
@@ -43,6 +44,12 @@ def test_a_belief_fits_80_columns(tmp_path: Path) -> None:
     _, numbers, reasons = text.split("\n\n")
     assert [line.split()[0] for line in numbers.splitlines()] == ["recurrences", "1", "4"]
     assert re.search(r"^ +1  \d+: ", reasons, re.MULTILINE)
+
+
+def test_numbers_have_no_exponents() -> None:
+    """Sums of large and of small jobs are written out."""
+    assert [_text(Mean(value, 0.0), 3) for value in (12_345.0, 0.5, 2e-5)] == ["12,345", "0.5", "0.0000200"]
+    assert _text(Mean(12_345.0, 1_234.0), 4) == "12,345 ± 1,234"
 
 
 @pytest.mark.parametrize("width", [30, 50, 80, 200])

@@ -44,11 +44,10 @@ def test_a_change_is_a_warning_an_event_and_a_line(browser: httpx.Client, change
     """The page of a job has them, and the line is before the first trial that counts; its badge asks for attention."""
     (change,) = changed.details.changes
     shown, page = text_of(job_page(browser, changed.job_id)), job_page(browser, changed.job_id)
-    sentence = f"{change.message[0].upper()}{change.message[1:]}"
     assert f"Trial {change.detected_by_trial}, epochs changed: {change.message}" in shown
     assert 'class="badge b-attention"' in page.text
     events = text_of(browser.get("/events", params={"job": changed.job_id, "kind": "EVENT_KIND_CHANGE_DETECTED"}))
-    assert sentence in events
+    assert f"Trial {change.detected_by_trial} : {change.message}" in events
     chart = spec_of(page, "cost")
     (line,) = (each for layer in chart["layer"] for each in layer["data"].get("values", ()) if "x" in each)
     before = changed.admin.GetTrial(

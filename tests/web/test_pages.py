@@ -453,7 +453,7 @@ def test_values_of_newer_servers_have_a_name() -> None:
 def test_events_running_and_about(web: httpx.Client) -> None:
     """Events are filtered by job and kind; running trials have their job; the server's version is on the last page."""
     failed = text_of(web.get("/events", params={"job": "resnet-nightly", "kind": "EVENT_KIND_TRIAL_FAILED"}))
-    assert len(re.findall(r"Trial \d+, batch size \d+, crashed", failed)) == 2
+    assert len(re.findall(r"Trial \d+ , batch size \d+, crashed", failed)) == 2
     assert "2 running trials" in text_of(web.get("/running"))
     assert "version 0." in text_of(web.get("/about"))
 

@@ -59,14 +59,18 @@ def _decision(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: 
 
 def explanation(spec: ResolvedJob, trial: Trial) -> str:
     """Returns the message of a trial's decision without advice, for those who look at it later."""
-    return _message(spec, trial, trial, best_known=trial.best_known)
+    return f"it {_end(trial)}" if trial.undecided else _message(spec, trial, trial, best_known=trial.best_known)
+
+
+def _end(trial: Trial) -> str:
+    """Returns how an undecided trial ended."""
+    return ENDS[trial.end_reason] if trial.end_reason else "ended"
 
 
 def _message(spec: ResolvedJob, trial: Trial, outcome: Outcome, *, best_known: bool) -> str:
     """Returns why the trial ends or continues, and whether its energy is an estimate."""
     if trial.undecided:
-        how = ENDS[trial.end_reason] if trial.end_reason else "ended"
-        return f"stop: trial {trial.number} of job {trial.job_id!r} {how}"
+        return f"stop: trial {trial.number} of job {trial.job_id!r} {_end(trial)}"
     if trial.last is None or outcome.cost is None:
         message = "continue: nothing has been reported yet"
     else:

@@ -499,7 +499,7 @@ def advice(
         deliveries_since_default: Deliveries since the newest one of the default.
     """
     if found.verdict is SavingsVerdict.LOSS:
-        return [_keep(job_id, default_batch_size, in_use=in_use)]
+        return [_keep(found, job_id, default_batch_size, in_use=in_use)]
     if found.baseline is not None and deliveries_since_default >= _OLD:
         old = (
             f"the newest run of the default, {default_batch_size}, is {deliveries_since_default} deliveries old; if "
@@ -509,10 +509,14 @@ def advice(
     return []
 
 
-def _keep(job_id: str, default_batch_size: int, *, in_use: int | None) -> str:
-    if in_use != default_batch_size:
-        return "the trials have cost more than they have saved so far"
+def _keep(found: SavingsEstimate, job_id: str, default_batch_size: int, *, in_use: int | None) -> str:
     stop = jobs_command("pin", job_id, default_batch_size)
+    if in_use != default_batch_size:
+        pause = f"{jobs_command('pause', job_id)} stops trials of other batch sizes than {in_use}, and "
+        return (
+            "the trials have cost more than they have saved so far: "
+            f"{'' if found.change is None or found.change >= 0 else pause}{stop} goes back to the default"
+        )
     return (
         f"keep your default, {default_batch_size}: it is the best known batch size, and the trials have cost more than "
         f"they have saved; {stop} stops trials of other batch sizes"

@@ -139,13 +139,13 @@ def test_batch_size_that_keeps_failing_is_best_known_only_if_no_other_has_conver
         (1e6, None, "1 MJ"),
         (1e9, None, "1 GJ"),
         (5e12, None, "5000 GJ"),
-        (123456.0, 78.9, "123 ± 0.079 kJ"),
-        (2e9, 1.26e8, "2 ± 0.13 GJ"),
+        (123456.0, 78.9, "123 ± 0.0789 kJ"),
+        (2e9, 1.26e8, "2 ± 0.126 GJ"),
         (190.0, 0.0, "190 ± 0 J"),
     ],
 )
 def test_cost_is_readable(joules: float, deviation: float | None, text: str) -> None:
-    """Three digits, and two of the deviation, in the largest unit of which there is one at least; no exponents."""
+    """Three digits, also of the deviation, in the largest unit of which there is one at least; no exponents."""
     assert with_unit(joules, deviation) == text
 
 

@@ -412,7 +412,7 @@ def test_jobs_together_have_a_verdict(
 
 
 def test_advice_about_a_loss_is_to_keep_the_default_if_it_is_the_best() -> None:
-    """Otherwise the search may still pay off."""
+    """Otherwise the search may still pay off; a batch size in use that costs less may be kept alone."""
     loss = _claim({64: [100.0] * 9}, wasted=50.0)
     (keep,) = advice(loss, "job", 64, in_use=64)
     assert keep.startswith("keep your default, 64: ")
@@ -420,6 +420,12 @@ def test_advice_about_a_loss_is_to_keep_the_default_if_it_is_the_best() -> None:
     for best in (32, None):
         (other,) = advice(loss, "job", 64, in_use=best)
         assert "keep" not in other
+        assert other.endswith("so far: `wattwise jobs pin job 64` goes back to the default")
+    cheaper = replace(loss, in_use=50.0, with_default=100.0, comparable=True)
+    assert (
+        "`wattwise jobs pause job` stops trials of other batch sizes than 32"
+        in advice(cheaper, "job", 64, in_use=32)[0]
+    )
 
 
 def test_an_old_baseline_is_renewed() -> None:

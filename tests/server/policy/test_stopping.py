@@ -146,8 +146,8 @@ def test_nobody_has_ended_a_lost_trial() -> None:
     """A lost trial says what may have happened, to its trainer and in the history, which has no advice."""
     lost = a_trial(status=TrialStatus.INTERRUPTED, end_reason=EndReason.LOST)
     why = "its process ended without saying why, or its lease expired without a report or a heartbeat"
-    assert explanation(SPEC, lost) == f"stop: trial 3 of job 'job' was lost: {why}"
-    assert decision(SPEC, lost).message.startswith(f"{explanation(SPEC, lost)}; ask for a new batch size")
+    assert explanation(SPEC, lost) == f"it was lost: {why}"
+    assert decision(SPEC, lost).message.startswith(f"stop: trial 3 of job 'job' was lost: {why}; ask for a new batch")
 
 
 @pytest.mark.parametrize(
