@@ -39,5 +39,5 @@ def test_start(source: Source, reply: Reply) -> None:
 
 @pytest.mark.parametrize("start", Start)
 def test_properties(start: Start) -> None:
-    """Each start has its link to the server, needs a fallback or not, and asks the server first or not."""
-    assert (start.link, start.needs_fallback, start.continues_unasked) == PROPERTIES[start]
+    """Each start has its link to the server, needs a fallback or not, and counts alone or not."""
+    assert (start.link, start.needs_fallback, start.counts_alone) == PROPERTIES[start]

@@ -275,7 +275,7 @@ class Launch:
             trial, reason = self._fallback_trial(target.launch_id, sent, job, cast("int", fallback), answer)
         elif isinstance(target, AssignedTrial):
             trial, reason = _joined(target, how, answer)
-        elif how.continues_unasked:
+        elif how.counts_alone:
             trial, reason = self._continued(cast("SavedTrial", target), how, job, answer)
         return StartedTrial(how, TrialInfo(trial, job, reason, kind), sent, sums, answer.decision)
 

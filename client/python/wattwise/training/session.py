@@ -100,7 +100,7 @@ class Session:
             sums up to there.
         """
         journal, (epoch, seconds, joules), trial = self.exchange.journal, started.sums, started.info.snapshot
-        if not started.how.continues_unasked:
+        if not started.how.counts_alone:
             # An earlier process may have trained without the server.
             journal.carry_on(trial)
         results = [result for result, _ in journal.record.results]
@@ -110,7 +110,7 @@ class Session:
             known,
             v1.Measurement(time_seconds=sums.time_seconds, energy_joules=joules_or_none(sums.energy_joules)),
         )
-        if started.how.continues_unasked:
+        if started.how.counts_alone:
             journal.count_from(base)
         self.exchange.mark_reported(max(trial.newest.epoch, epoch))
         if self.exchange.link is not Link.DETACHED:

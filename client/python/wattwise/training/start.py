@@ -72,8 +72,8 @@ class Start(Enum):
         return self in (Start.FALLBACK, Start.RESUMED_AWAY, Start.LOST)
 
     @property
-    def continues_unasked(self) -> bool:
-        """Whether this process trains before it knows what the server has of the trial from earlier processes."""
+    def counts_alone(self) -> bool:
+        """Whether this process counts time and energy without those that the server may have of earlier processes."""
         return self in (Start.RESUMED_AWAY, Start.CONTINUED, Start.LOST, Start.JOINED_AWAY)
 
     @property
