@@ -205,6 +205,34 @@ def test_client_that_ends_without_the_server(runs: Runs, server: LiveServer, spo
     assert list(spool.rglob("*.wattwise-trial")) == []
 
 
+@pytest.mark.parametrize("outage", [True, False])
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("waits-and-exits-0", ("stopped early", 0, 2)),
+        ("waits-and-exits-3", ("error", 3, 2)),
+        ("waits-without-a-report", ("preempted", 0, 0)),
+    ],
+)
+def test_end_reason_does_not_depend_on_an_outage(
+    runs: Runs, server: LiveServer, end: str, expected: tuple[str, int, int], *, outage: bool
+) -> None:
+    """The exit status of a command decides why its undecided trial ended, whether or not the server is away then."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    driver = runs.start(write_job(runs.folder, with_client(end), run={"recurrences": 1, "max_tries": 1}))
+    wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
+    if outage:
+        server.kill()
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    if outage:
+        wait_until((folder / "measured.json").exists)
+        server.start()
+    assert ended(driver).returncode == 1
+    (line,) = runs.history()
+    assert (line["end_reason"], line["exit_code"], line["epochs"]) == expected
+
+
 @pytest.mark.thorough
 def test_trial_of_an_own_server_is_found_at_another_port(runs: Runs, spool: Path) -> None:
     """The spool names the own server of a run by its database, so that the next one delivers to it at any port."""

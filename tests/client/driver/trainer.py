@@ -19,6 +19,14 @@ class RackMonitor(EstimateMonitor):
     kind = "rack"
 
 
+def wait_for_go() -> None:
+    """Waits until the trial's folder has a file `go`."""
+    folder = Path(os.environ["WATTWISE_LOG_DIR"])
+    (folder / "waits").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
 def main() -> None:
     """Trains two epochs, of which the second reaches the target, and ends as END says."""
     bso = BatchSizeOptimizer.from_env(monitor=RackMonitor(100) if END == "own-monitor" else None)
@@ -33,6 +41,9 @@ def main() -> None:
         limits = PowerLimitOptimizer(bso)
         limits.on_step_begin()
         limits.on_step_end()
+    if END == "waits-without-a-report":
+        wait_for_go()
+        return
     bso.on_evaluate(0.5)
     sys.stdout.write("epoch 1\n")
     if END.startswith("preempted") and os.environ["WATTWISE_TRY"] == "1":
@@ -49,10 +60,11 @@ def main() -> None:
         raise MemoryError
     if END == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if END == "waits":
-        Path(os.environ["WATTWISE_LOG_DIR"], "waits").touch()
-        while not Path(os.environ["WATTWISE_LOG_DIR"], "go").exists():
-            time.sleep(0.02)
+    if END.startswith("waits"):
+        wait_for_go()
+    if END.startswith("waits-and-exits-"):
+        bso.on_evaluate(0.5)
+        sys.exit(int(END[-1]))
     if END == "hang":
         Path(os.environ["WATTWISE_LOG_DIR"], "hangs").touch()
         time.sleep(60)
