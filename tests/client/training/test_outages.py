@@ -471,6 +471,17 @@ def test_refusal_keeps_the_next_measurement(journaled: Exchange) -> None:
     assert [journaled.take_refusal(), journaled.take_refusal()] == [refusal, None]
 
 
+def test_outage_of_many_epochs() -> None:
+    """No measurement of a long outage is dropped."""
+    exchange = exchange_of_no_trial()
+    exchange.mark_unreachable("it is away")
+    count = 20_000
+    for epoch in range(1, count + 1):
+        exchange.post(result_of(epoch))
+    assert exchange.next_report is not None
+    assert (exchange.next_report.result.measurement.epoch, len(exchange.pending)) == (1, count)
+
+
 @pytest.mark.parametrize("refusal", [InvalidResultError("no"), InvalidRequestError("no"), NotPossibleNowError("no")])
 def test_refusal_ends_an_epoch(server: LiveServer, monkeypatch: pytest.MonkeyPatch, refusal: WattwiseError) -> None:
     """An epoch in which a refusal is raised counts, and its target is noticed without the server, too."""

@@ -27,7 +27,7 @@ from wattwise.errors import (
 from wattwise.files import open_file
 from wattwise.rpc.answers import heartbeat_seconds
 from wattwise.spec import cost, max_power_watts
-from wattwise.training.delivery import REFUSED_REPORTS
+from wattwise.training.delivery import is_refusal
 from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import Sums
 from wattwise.training.windows import TrainingWindows, training_result
@@ -317,8 +317,8 @@ class LeaseKeeper:
         self._has_sent = True
         try:
             decision = self._client.report_result(self._results[0])
-        except REFUSED_REPORTS as error:
-            if error.retryable:
+        except WattwiseError as error:
+            if not is_refusal(error):
                 raise
             log.warning("trial %d: %s", self._trial.trial_number, error)
             self._results.popleft()

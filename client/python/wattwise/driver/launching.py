@@ -38,7 +38,7 @@ from wattwise.presentation.quantities import energy_of
 from wattwise.presentation.states import end_reason
 from wattwise.rpc.labels import launch_labels
 from wattwise.spec import cost, job_message, max_power_watts
-from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, opened
+from wattwise.training.delivery import REFUSALS, deliver_record, is_refusal, opened
 from wattwise.training.journal import TrialRecord
 from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import ended_by_trainer, has_ended, joules_or_none
@@ -376,7 +376,9 @@ class Launcher:
         """Reports a measurement; returns whether it ends the trial."""
         try:
             return self.client.report_result(result, timeout=timeout).stop_train
-        except REFUSED_REPORTS as error:
+        except WattwiseError as error:
+            if not is_refusal(error):
+                raise
             self.run.board.say(f"trial {result.trial.trial_number}: {error}")
             return False
 

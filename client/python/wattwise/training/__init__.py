@@ -5,7 +5,8 @@
 their own; `exchange`, which has the journal, is all that this thread and the trainer's share. `journal`, `spool` and
 `delivery` keep and deliver what the server does not have. `wattwise.power` works on `running.RunningTrial`.
 
-A metric goes from `BatchSizeOptimizer.on_evaluate` to `RunningTrial.end_epoch`, on rank 0 through `Ranks.on_first`, and
-with the measurements to `Exchange.report`, which keeps it in the `Journal`; from there `ResultStream` takes it, in the
-session's thread, to `Client.stream_results`.
+A metric goes through nine functions, without those of the `Journal` and of gRPC, from a training loop to the wire:
+`BatchSizeOptimizer.on_evaluate`, `RunningTrial.end_epoch`, `Ranks.on_first`, `RunningTrial._measure_epoch`, which makes
+a message of it by `training_result`, `Exchange.report`, which keeps it in the journal, and `Exchange.post`. From there
+`ResultStream._next_request` takes it, in a thread of gRPC, as `Exchange.next_report`.
 """

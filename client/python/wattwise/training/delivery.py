@@ -49,15 +49,18 @@ REFUSALS = (
 A token that it does not accept says nothing about the trial.
 """
 
-REFUSED_REPORTS = (InvalidRequestError, InvalidResultError, NotPossibleNowError)
-"""What the server answers to a report that it will never take, unless the error is retryable: training continues."""
-
 _FALLBACK = "-fallback"
 
 
 def fallback_request(launch_id: str) -> str:
     """Returns the launch id of a fallback trial that replaces the unanswered request of its launch."""
     return f"{launch_id}{_FALLBACK}"
+
+
+def is_refusal(error: WattwiseError) -> bool:
+    """Returns whether an error says that the server will never take a measurement: training continues."""
+    refusals = (InvalidRequestError, InvalidResultError, NotPossibleNowError)
+    return isinstance(error, refusals) and not error.retryable
 
 
 class Delivery(NamedTuple):

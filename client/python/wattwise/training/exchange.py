@@ -23,7 +23,6 @@ from wattwise.training.journal import Journal
 from wattwise.training.resume import carry_on
 from wattwise.training.state import Event, Link, Progress, TrialState
 
-_MAX_PENDING = 10_000
 _JOURNAL_SECONDS = 0.5
 
 
@@ -74,7 +73,7 @@ class Exchange:
         self.journal = journal
         self.changed = threading.Condition(threading.RLock())
         self.state = TrialState(link)
-        self.pending: deque[PendingReport] = deque(maxlen=_MAX_PENDING)
+        self.pending: deque[PendingReport] = deque()
         self.reported_epoch = 0
         self.decision: v1.Decision | None = None
         self.beat_seconds = math.inf

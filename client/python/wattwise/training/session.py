@@ -22,7 +22,7 @@ from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import STATUS_AFTER, EndReason
 from wattwise.spec import enum_constant, enum_value
-from wattwise.training.delivery import REFUSALS, REFUSED_REPORTS, deliver_record, find_launch
+from wattwise.training.delivery import REFUSALS, deliver_record, find_launch, is_refusal
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
 from wattwise.training.resume import Sums, carry_on, ended_by_trainer, joules_or_none, largest
@@ -209,7 +209,7 @@ class Session:
         except TrialDeletedError as error:
             exchange.mark_deleted(str(error))
         except WattwiseError as error:
-            if report is not None and isinstance(error, REFUSED_REPORTS) and not error.retryable:
+            if report is not None and is_refusal(error):
                 exchange.refuse(report, error)
             else:
                 exchange.mark_unreachable(error.problem)
@@ -422,8 +422,8 @@ class Session:
                 return
             try:
                 decision = self._send(report, _left(ending))
-            except REFUSED_REPORTS as error:
-                if error.retryable:
+            except WattwiseError as error:
+                if not is_refusal(error):
                     raise
                 log.warning(
                     "the server refused the measurement of epoch %d: %s", report.result.measurement.epoch, error

@@ -14,7 +14,7 @@ from wattwise.errors import (
 )
 from wattwise.rpc.client import Client
 from wattwise.rpc.connection import DecisionStream, starting_threads
-from wattwise.training.delivery import REFUSED_REPORTS
+from wattwise.training.delivery import is_refusal
 from wattwise.training.exchange import Exchange, PendingReport
 
 _PROVEN_SECONDS = 60.0
@@ -85,11 +85,11 @@ class ResultStream:
             call.cancel()
         if isinstance(error, DeadlineError):
             call.leave()
-        refused = isinstance(error, REFUSED_REPORTS) and not error.retryable
-        if refused and error is not None and self._unanswered is not None:
-            self._exchange.refuse(self._unanswered, error)
-        elif error is not None:
+        if error is None:
+            return
+        if self._unanswered is None or not is_refusal(error):
             raise error
+        self._exchange.refuse(self._unanswered, error)
 
     def _listen(self, call: DecisionStream) -> None:
         error: WattwiseError | None = None
@@ -140,17 +140,16 @@ class ResultStream:
         with self._exchange.changed:
             self._writing_at = None
             while self._going_on:
-                now, report = time.monotonic(), self._exchange.next_report
+                now, report, request = time.monotonic(), self._exchange.next_report, None
                 if report is not None and self._unanswered is None:
                     self._unanswered, self._sent_at = report, now
-                    return self._written(v1.StreamResultsRequest(result=report.result), now)
-                if now >= self._beat_at:
-                    return self._written(v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=self._trial)), now)
+                    request = v1.StreamResultsRequest(result=report.result)
+                elif now >= self._beat_at:
+                    request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=self._trial))
+                if request is not None:
+                    # gRPC gets it now.
+                    self._writing_at, self._beat_at = now, now + self._exchange.beat_seconds
+                    self._exchange.changed.notify_all()
+                    return request
                 self._exchange.changed.wait(min(self._beat_at - now, _LONGEST_WAIT))
         return None
-
-    def _written(self, request: v1.StreamResultsRequest, now: float) -> v1.StreamResultsRequest:
-        """Returns the request that gRPC gets now."""
-        self._writing_at, self._beat_at = now, now + self._exchange.beat_seconds
-        self._exchange.changed.notify_all()
-        return request
