@@ -16,6 +16,9 @@ import pytest
 import wattwise
 from google.protobuf.descriptor import FileDescriptor
 from wattwise import monitor, rpc, v1
+from wattwise.errors import OperationOrderError
+
+from tests.client.training.script import StepMonitor, job_spec
 
 
 def _loaded(statement: str) -> set[str]:
@@ -123,6 +126,16 @@ def test_public_names_exist() -> None:
     assert all(getattr(wattwise, name) is not None for name in wattwise.__all__)
     with pytest.raises(AttributeError, match="BatchSizeOptimiser"):
         _ = wattwise.BatchSizeOptimiser  # type: ignore[attr-defined]  # misspelt on purpose
+
+
+def test_data_loader_without_pytorch(monkeypatch: pytest.MonkeyPatch, grpc_addr: str) -> None:
+    """The error says what to install, and no trial is requested."""
+    monkeypatch.setitem(sys.modules, "torch.utils.data", None)
+    bso = wattwise.BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
+    with pytest.raises(ModuleNotFoundError, match=r"^data_loader\(\) needs PyTorch: pip install torch"):
+        wattwise.data_loader(bso, [])
+    with pytest.raises(OperationOrderError):
+        _ = bso.trial
 
 
 @pytest.mark.parametrize("package", [wattwise, monitor], ids=lambda package: package.__name__)
