@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from wattwise import v1
 from wattwise.commands.actions import add_id, plain, positive, print_json
 from wattwise.commands.rows import add_table_options, arrange, table_options
-from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, print_jobs, print_trials
+from wattwise.commands.tables import JOB_COLUMNS, TRIAL_COLUMNS, listed_jobs, print_jobs, print_trials
 from wattwise.presentation.states import END_REASONS, TRIAL_STATUSES, JobTrial
 from wattwise.rpc.client import Client
 
@@ -48,12 +47,7 @@ def _label(text: str) -> tuple[str, str]:
 
 def _list(client: Client, args: argparse.Namespace) -> int:
     options = table_options(args)
-    jobs = client.jobs(
-        job_id_prefix=args.prefix,
-        order=v1.JOB_ORDER_ATTENTION,
-        with_summaries=True,
-        page_size=options.page_size,
-    )
+    jobs = listed_jobs(client, args.prefix, options)
     if args.json:
         print_json([plain(job) for job in arrange(JOB_COLUMNS, jobs, options)[0]])
     else:

@@ -11,7 +11,7 @@ from wattwise import v1
 from wattwise.commands.actions import add_jobs, plain, print_json
 from wattwise.commands.main import complain
 from wattwise.commands.rows import add_table_options, arrange, print_table, table_options, unused_without_rows
-from wattwise.commands.tables import JOB_ESTIMATES, Figures, main_amounts
+from wattwise.commands.tables import JOB_ESTIMATES, Figures, listed_jobs, main_amounts
 from wattwise.presentation.quantities import (
     age,
     carbon,
@@ -76,12 +76,7 @@ def _one_job(client: Client, args: argparse.Namespace, factors: v1.Factors) -> i
 def _all_jobs(client: Client, args: argparse.Namespace, factors: v1.Factors) -> int:
     options, columns = table_options(args), job_savings_columns(factors)
     totals = client.get_totals(job_id_prefix=args.prefix)
-    jobs = client.jobs(
-        job_id_prefix=args.prefix,
-        order=v1.JOB_ORDER_ATTENTION,
-        with_summaries=True,
-        page_size=options.page_size,
-    )
+    jobs = listed_jobs(client, args.prefix, options)
     if args.json:
         first, _ = arrange(columns, jobs, options)
         print_json({"jobs": [plain(job) for job in first], "totals": plain(totals), "factors": plain(factors)})

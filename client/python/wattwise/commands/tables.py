@@ -66,6 +66,14 @@ from wattwise.spec import enum_name
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from wattwise.rpc.client import Client
+
+
+def listed_jobs(client: Client, prefix: str, options: TableOptions) -> Iterator[v1.JobListing]:
+    """Returns the jobs of a table with their summaries, those that need attention first."""
+    order = v1.JOB_ORDER_ATTENTION
+    return client.jobs(job_id_prefix=prefix, order=order, with_summaries=True, page_size=options.page_size)
+
 
 def print_jobs(jobs: Iterable[v1.JobListing], factors: v1.Factors, options: TableOptions | None = None) -> None:
     """Prints one row per job."""
