@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wattwise import v1
 from wattwise.errors import ResumeError
 from wattwise.rules import LAST_SECOND, MAX_INT32
-from wattwise.spec import enum_constant
+from wattwise.spec import enum_name
 from wattwise.training.trial import trial_name
 
 _VERSION = 1
@@ -141,7 +141,7 @@ class SavedTrial(NamedTuple):
     def ended(self, reason: v1.EndReason.ValueType) -> ResumeError:
         """Returns the error for a trial that its trainer has ended."""
         return ResumeError(
-            f"{self.name} was ended by its trainer ({enum_constant(v1.EndReason, reason)}) and cannot continue; "
+            f"{self.name} was ended by its trainer ({enum_name(v1.EndReason, reason)}) and cannot continue; "
             f"{_NEW_TRIAL}. "
             "A trial that ended as END_REASON_PREEMPTED, or whose process was killed, can continue"
         )

@@ -21,7 +21,7 @@ from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.rules import STATUS_AFTER, EndReason
-from wattwise.spec import enum_constant, enum_value
+from wattwise.spec import enum_name, enum_value
 from wattwise.training.delivery import REFUSALS, deliver_record, find_launch, is_refusal
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
@@ -238,7 +238,7 @@ class Session:
             log.warning(
                 "%s of the checkpoint was ended by its trainer (%s) before: what is trained now is "
                 "delivered at its end, as another trial",
-                *(self._name, enum_constant(v1.EndReason, trial.end_reason)),
+                *(self._name, enum_name(v1.EndReason, trial.end_reason)),
             )
             self.exchange.journal.carry_on(trial)
             self.exchange.mark_unknown()
