@@ -16,6 +16,7 @@ import pytest
 from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import JobDiffersError, OperationOrderError, ResumeError, TrainFailError
 from wattwise.rpc.calls import trial_id
+from wattwise.spec import enum_name
 from wattwise.training.optimizer import running_trial
 from wattwise.training.resume import SavedTrial, Sums
 
@@ -179,7 +180,7 @@ def test_trial_that_failed_does_not_continue(grpc_addr: str, reason: v1.EndReaso
     bso = begun(grpc_addr)
     state = bso.state_dict()
     bso.close(reason_of(reason))
-    with pytest.raises(ResumeError, match=rf"{v1.EndReason.Name(reason)}\).*load_state_dict\(\)"):
+    with pytest.raises(ResumeError, match=rf"\({enum_name(v1.EndReason, reason)}\).*load_state_dict\(\)"):
         resumed(grpc_addr, state, job_id=bso.trial.job_id)
     assert trial_of(grpc_addr, bso).end_reason == reason
 

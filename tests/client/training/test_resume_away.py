@@ -207,7 +207,7 @@ def test_trial_that_had_ended_for_good(server: LiveServer, caplog: pytest.LogCap
     again.on_evaluate(0.2)
     if meets:
         server.start()
-        wait_until(lambda: "END_REASON_ERROR" in caplog.text)
+        wait_until(lambda: "ended by its trainer (error)" in caplog.text)
     again.on_evaluate(0.95)
     again.close()
     with Client(server.address) as client:
