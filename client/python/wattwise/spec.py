@@ -421,10 +421,11 @@ def enum_values(enum: Any, values: Iterable[object], argument: str) -> Sequence[
     """Returns the numbers of an argument with several values of an enum.
 
     Raises:
-        InvalidArgumentError: if it is a single value, or there is no such name.
+        InvalidArgumentError: if it is no list, or there is no such name.
     """
-    if isinstance(values, str | int):
-        raise InvalidArgumentError(f"{argument} is one value: pass a list, {argument}=[{values!r}]")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        example = "..." if values is None else repr(values)
+        raise InvalidArgumentError(f"{argument}={values!r} is not a list: pass a list, {argument}=[{example}]")
     return [enum_value(enum, value) for value in values]
 
 

@@ -11,7 +11,7 @@ import pytest
 from wattwise import Client, EstimateMonitor, v1
 from wattwise.driver.execution import CommandExecution, LeaseKeeper
 from wattwise.driver.interruption import Interruption
-from wattwise.errors import ServerUnavailableError
+from wattwise.errors import ServerError, ServerUnavailableError
 from wattwise.rpc.calls import TrialOrId
 
 from tests.client.training.script import job_spec
@@ -82,6 +82,26 @@ def test_lost_answer_to_a_report_of_the_cost(server: LiveServer, tmp_path: Path)
     assert (outcome.exit_code, outcome.over_cost_bound) == (128 + signal.SIGTERM, True)
     assert outcome.time_seconds < 20
     assert deaf.reports == 1
+
+
+def test_reports_that_fail_between_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that cannot write is one outage, although its heartbeats are answered."""
+    trial, decision, reports = v1.Trial(id=v1.TrialId(job_id="j", trial_number=1)), v1.Decision(), []
+    decision.heartbeat_interval.FromMilliseconds(10)
+
+    def fail(result: v1.TrainingResult) -> None:
+        reports.append(result)
+        raise ServerError("the disk is full")
+
+    with Client("127.0.0.1:1") as client:
+        monkeypatch.setattr(client, "heartbeat", lambda _: decision)
+        monkeypatch.setattr(client, "report_result", fail)
+        with LeaseKeeper(client, trial) as lease:
+            lease.report(v1.TrainingResult(measurement=v1.Measurement(epoch=1)))
+            wait_until(lambda: len(reports) > 3)
+    assert caplog.text.count("the disk is full") == 1
 
 
 class Broken(Client):

@@ -267,6 +267,7 @@ def test_names_of_enums(grpc_addr: str) -> None:
             (client.trials, {"end_reasons": [None]}, "end reason None is unknown"),
             (client.trials, {"end_reasons": "ERROR"}, r"pass a list, end_reasons=\['ERROR'\]"),
             (client.trials, {"statuses": v1.TRIAL_STATUS_FAILED}, r"pass a list, statuses=\[4\]"),
+            (client.trials, {"statuses": None}, r"pass a list, statuses=\[...\]"),
             (client.jobs, {"states": ["done"]}, "job state 'done' is unknown: use RUNNING or "),
             (client.jobs, {"order": "age"}, "job order 'age' is unknown: use OLDEST or "),
             (client.events, {"kinds": ["done"]}, "event kind 'done' is unknown: use JOB_REGISTERED or "),

@@ -169,8 +169,10 @@ def test_sigterm_within_the_end_of_a_trial(server: LiveServer) -> None:
         bso = begun(server.address)
         for action in (lambda: done.append("restored"), lambda: os.kill(os.getpid(), signal.SIGTERM)):
             running_trial(bso).end_actions.add(action)
-        bso.close()
+        bso.close(EndReason.OUT_OF_MEMORY)
         assert done == ["restored", "handled"]
+        with Client(server.address) as client:
+            assert client.get_trial(bso.trial).trial.end_reason == v1.END_REASON_OUT_OF_MEMORY
     finally:
         signal.signal(signal.SIGTERM, before)
 

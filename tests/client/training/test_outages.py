@@ -18,7 +18,7 @@ from wattwise import BatchSizeOptimizer, Client, EndReason, v1
 from wattwise.errors import InvalidRequestError, InvalidResultError, NotPossibleNowError, TrainFailError, WattwiseError
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.training import journal as journal_module
-from wattwise.training.exchange import Ending, Exchange
+from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal, read_record
 from wattwise.training.session import Session
 from wattwise.training.spool import Spool
@@ -407,6 +407,10 @@ def test_signal_within_the_exchange(journaled: Exchange, monkeypatch: pytest.Mon
         signal.signal(signal.SIGTERM, before)
     journaled.write_ending()
     assert journaled.journal.record.end_reason == v1.END_REASON_PREEMPTED
+    # Once: an optimizer that continues the trial has the journal then.
+    journaled.journal.resume()
+    journaled.write_ending()
+    assert journaled.journal.record.end_reason == v1.END_REASON_UNSPECIFIED
 
 
 def test_signal_between_two_lines_of_the_journal(journaled: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,4 +499,19 @@ def test_refusal_ends_an_epoch(server: LiveServer, monkeypatch: pytest.MonkeyPat
     assert bso.last_epoch == 2
     bso.on_evaluate(0.95)
     assert bso.last_epoch == 2
+    bso.close()
+
+
+def test_refused_epoch_reaches_no_target(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody decides on a measurement that the server has refused: the training goes on."""
+    bso = begun(server.address)
+
+    def refuse(exchange: Exchange, report: PendingReport, _decision: v1.Decision) -> None:
+        exchange.refuse(report, InvalidResultError("no"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Exchange, "answer", refuse)
+        with pytest.raises(InvalidResultError):
+            bso.on_evaluate(0.95)
+    assert (bso.training_finished, bso.target_reached, bso.last_epoch) == (False, False, 1)
     bso.close()

@@ -94,11 +94,10 @@ class CommandExecution:
         self._outcome(RUNNING, epochs).save(self.folder)
         process = self._start()
         interruption.on_repeat = process.kill
-        interrupted = None
-        lease = LeaseKeeper(client, self.trial)
+        over_cost_bound, interrupted = False, None
         try:
-            with lease:
-                self._watch(process, lease, epochs, refresh)
+            with LeaseKeeper(client, self.trial) as lease:
+                over_cost_bound = self._watch(process, lease, epochs, client, refresh)
         except InterruptedRunError as error:
             interrupted = error
         finally:
@@ -106,7 +105,7 @@ class CommandExecution:
             windows.close()
             refresh()
         epochs.read(to_end=True)
-        return replace(self._outcome(status, epochs), over_cost_bound=lease.over_cost_bound), interrupted
+        return replace(self._outcome(status, epochs), over_cost_bound=over_cost_bound), interrupted
 
     def _start(self) -> Process:
         path = self.folder / OUTPUT
@@ -134,12 +133,17 @@ class CommandExecution:
         sums = windows.time_seconds, windows.energy_joules
         return LaunchOutcome(status, *sums, monitor=windows.monitor, epochs=tuple(epochs.measured))
 
-    def _watch(self, process: Process, lease: LeaseKeeper, epochs: EpochLog, refresh: Callable[[], None]) -> None:
-        """Waits until the command has ended, and terminates it when its trial is over."""
+    def _watch(
+        self, process: Process, lease: LeaseKeeper, epochs: EpochLog, client: Client, refresh: Callable[[], None]
+    ) -> bool:
+        """Waits until the command has ended; returns whether a cost above the bound was reported.
+
+        The command is terminated when its trial is over.
+        """
         windows = epochs.windows
         save_at = time.monotonic() + _SHORTEST_SAVE_SECONDS
         check_at = time.monotonic() + _COST_CHECK_SECONDS
-        stopping = False
+        stopping = over_cost_bound = False
         while process.wait(_POLL_SECONDS) is None:
             refresh()
             new = epochs.read()
@@ -156,24 +160,30 @@ class CommandExecution:
                 continue
             for result in new:
                 lease.report(result)
-            if self.checks_cost and time.monotonic() >= check_at:
+            if self.checks_cost and lease.cost_bound is not None and time.monotonic() >= check_at:
                 check_at = time.monotonic() + _COST_CHECK_SECONDS
-                self._check_cost(lease, windows)
+                over_cost_bound = self._report_cost(lease, lease.cost_bound, windows, client) or over_cost_bound
             if lease.stopped or epochs.over:
                 stopping = True
                 process.terminate()
+        return over_cost_bound
 
-    def _check_cost(self, lease: LeaseKeeper, windows: TrainingWindows) -> None:
-        """Reports the cost so far if it exceeds the bound, so that the server stops the trial."""
-        # The server takes one report of an epoch.
-        if lease.cost_bound is None or lease.over_cost_bound:
-            return
+    def _report_cost(self, lease: LeaseKeeper, cost_bound: float, windows: TrainingWindows, client: Client) -> bool:
+        """Reports a cost above the bound, which ends the trial; returns whether the server may have the report."""
         windows.close()
         windows.reopen()
-        if cost(self.spec, windows.time_seconds, windows.energy_joules) > lease.cost_bound:
-            so_far = Sums(1, windows.time_seconds, windows.energy_joules)
-            lease.over_cost_bound = True
-            lease.report(training_result(self.trial.id, so_far, math.nan, windows.monitor))
+        if cost(self.spec, windows.time_seconds, windows.energy_joules) <= cost_bound:
+            return False
+        so_far = Sums(1, windows.time_seconds, windows.energy_joules)
+        lease.has_sent = True
+        try:
+            decision = client.report_result(training_result(self.trial.id, so_far, math.nan, windows.monitor))
+        except WattwiseError as error:
+            # If only the answer was lost, the next heartbeat has the stop. The lease keeper warns of an outage.
+            log.debug("cost of trial %d not reported: %s", self.trial.id.trial_number, error)
+            return not is_refusal(error)
+        lease.stopped = lease.stopped or decision.stop_train
+        return True
 
 
 class EpochLog:
@@ -242,21 +252,21 @@ class LeaseKeeper:
         stopped: the server has stopped the trial.
         reported: results of the trial have been reported, other than by this object.
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
-        over_cost_bound: set when a cost above the bound is reported.
+        has_sent: whether the server may have results of this driver.
     """
 
     def __init__(self, client: Client, trial: v1.Trial) -> None:
         self.stopped = False
         self.reported = False
         self.cost_bound: float | None = None
-        self.over_cost_bound = False
+        self.has_sent = False
         self._client = client
         self._trial = trial.id
         self._interval = _pause(trial)
         self._over = threading.Event()
         self._wakes = threading.Event()
         self._results: deque[v1.TrainingResult] = deque()
-        self._asked = self._has_sent = False
+        self._asked = False
         self._server_away = False
         self._thread = threading.Thread(target=self._renew, name="wattwise-lease", daemon=True)
 
@@ -297,11 +307,12 @@ class LeaseKeeper:
                 )
                 return
             else:
-                self._server_away = False
+                # A heartbeat between two reports that fail does not end the outage.
+                self._server_away = self._server_away and bool(self._results)
                 self._interval = _pause(decision)
-                self.reported = self.reported or (decision.last_epoch > 0 and not self._has_sent)
+                self.reported = self.reported or (decision.last_epoch > 0 and not self.has_sent)
                 self.cost_bound = decision.cost_bound if decision.HasField("cost_bound") else None
-                self.stopped = decision.stop_train
+                self.stopped = self.stopped or decision.stop_train
                 if self._results:
                     continue
             self._wakes.wait(self._interval)
@@ -314,7 +325,7 @@ class LeaseKeeper:
             decision = self._client.heartbeat(self._trial)
             self._asked = True
             return decision
-        self._has_sent = True
+        self.has_sent = True
         try:
             decision = self._client.report_result(self._results[0])
         except WattwiseError as error:

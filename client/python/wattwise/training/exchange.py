@@ -79,9 +79,11 @@ class Exchange:
         self.beat_seconds = math.inf
         self.ending: Ending | None = None
         self.disconnected = False
+        self._owes_ending = False
         self._posted = 0
         self._answered = 0
         self._refusal: WattwiseError | None = None
+        self._refused_epoch = 0
         # What this process counted on from, and what the server had, since the server has resumed the trial.
         self._carried: tuple[v1.Measurement, v1.Measurement] | None = None
         # The trainer has warned of unconnected ranks before it had a trial.
@@ -137,6 +139,10 @@ class Exchange:
         """Adds what the server had to a measurement of a trial that was resumed late."""
         if self._carried is not None:
             carry_on(measured, *self._carried)
+
+    def is_refused(self, epoch: int) -> bool:
+        """Returns whether the server has refused the measurement of this epoch."""
+        return epoch == self._refused_epoch
 
     def take_refusal(self) -> WattwiseError | None:
         """Returns the newest refusal of a measurement, once; None if none was refused since the last call."""
@@ -225,7 +231,7 @@ class Exchange:
         self.journal.leave_out(report.result.measurement.epoch)
         with self.changed:
             self._acknowledge(report)
-            self._refusal = error
+            self._refusal, self._refused_epoch = error, report.result.measurement.epoch
             self.changed.notify_all()
 
     def mark_unreachable(self, cause: str) -> None:
@@ -274,21 +280,24 @@ class Exchange:
     def close(self, ending: Ending) -> None:
         """Ends the trial and asks the session's thread to deliver the end; the first reason counts."""
         with self.changed:
-            self.ending = self.ending or ending
+            if self.ending is None:
+                self.ending, self._owes_ending = ending, True
             self._note(Event.CLOSED)
         self.write_ending()
 
     def write_ending(self) -> None:
-        """Writes into the journal why the trainer ended the trial, unless the server knows or a driver writes it.
+        """Writes into the journal why the trainer ended the trial, once, unless the server knows or a driver writes it.
 
         A signal handler may have interrupted code that holds the lock of the exchange, while the session's thread has
         the journal and waits for that lock; or code that has the journal. Whoever can take the journal writes.
         """
         ending, journal = self.ending, self.journal
-        if ending is None or journal.record.end_reason or self.server_knows_end or self.driver_writes_ending:
+        if ending is None or not self._owes_ending or self.server_knows_end or self.driver_writes_ending:
             return
         if journal.lock.acquire(timeout=_JOURNAL_SECONDS):
             try:
+                # Later, another optimizer of this process may continue the trial.
+                self._owes_ending = False
                 journal.end(ending.reason)
             finally:
                 journal.lock.release()

@@ -304,7 +304,8 @@ class RunningTrial:
 
     def _decide(self, exchange: Exchange, result: v1.TrainingResult, *, answered: bool) -> None:
         """Decides on an epoch if the server does not, or lets the trial go on after its end."""
-        if exchange.progress is not Progress.RUNNING or result.measurement.epoch <= exchange.reported_epoch:
+        epoch = result.measurement.epoch
+        if exchange.progress is not Progress.RUNNING or epoch <= exchange.reported_epoch or exchange.is_refused(epoch):
             return
         own = own_decision(self.info.job.spec, result)
         if answered:
@@ -312,7 +313,7 @@ class RunningTrial:
                 return
             log.warning(
                 "training stops although the server lets %s continue after epoch %d, in which it %s: a fault",
-                *(self.info.trial.name, result.measurement.epoch),
+                *(self.info.trial.name, epoch),
                 "reached the target" if own.target_reached else "ended",
             )
         exchange.decide(own)
@@ -481,7 +482,8 @@ class RunningTrial:
         return self._session.exchange, self._windows
 
     def _end_with_process(self, reason: v1.EndReason.ValueType) -> None:
-        self._end(self._actual_reason(reason))
+        # A signal may have interrupted `close`.
+        self._end(self._end_reason or self._actual_reason(reason))
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self.announce_decision()
