@@ -155,6 +155,11 @@ class HostileServer(grpc.GenericRpcHandler):
         else:
             await self._front.stop(grace=None)
         await self._behind.close()
+        # Calls that are collected later would write a traceback into the output of another test.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -190,7 +190,7 @@ def test_third_process_of_a_trial_that_had_ended(
     second = launched(server.address, JOB, 1.0, state)
     second.on_evaluate(0.2)
     server.start()
-    wait_until(lambda: "END_REASON_ERROR" in caplog.text)
+    wait_until(lambda: "ended by its trainer (error)" in caplog.text)
     second.on_evaluate(0.2)
     state = second.state_dict()
     server.stop()
