@@ -36,8 +36,8 @@ from wattwise.files import (
     sync_folder,
 )
 from wattwise.rpc.address import check_address
-from wattwise.rpc.calls import new_id
-from wattwise.rules import LAST_SECOND, MAX_INT32, MAX_MEASUREMENTS
+from wattwise.rpc.calls import new_id, trainer_end_reason
+from wattwise.rules import LAST_SECOND, MAX_INT32, MAX_MEASUREMENTS, TRAINER_END_REASONS, EndReason
 from wattwise.training.own_decision import own_decision
 from wattwise.training.resume import carry_on, ended_by_trainer
 from wattwise.variables import control_fault
@@ -53,6 +53,8 @@ _MAX_BYTES = 8 * 2**20
 """The size at which a file is rewritten without the epochs that its record has dropped."""
 MOST_BYTES = 4 * _MAX_BYTES
 """The size above which a file is not read: no journal is that large."""
+_FOR_GOOD = [trainer_end_reason(reason) for reason in TRAINER_END_REASONS if reason is not EndReason.PREEMPTED]
+"""The reasons for which a trainer ends a trial that no checkpoint continues."""
 _REMEDY = "it stays as it is; move it away to keep it, or delete it with `wattwise spool drop`"
 
 
@@ -188,12 +190,7 @@ class TrialRecord:
 
     def ended_by_trainer(self, spec: v1.JobSpec) -> bool:
         """Returns whether its trainer ended the trial for good, not a decision; `spec` has all defaults filled in."""
-        return self.outcome(spec) in (
-            v1.END_REASON_COMPLETED,
-            v1.END_REASON_STOPPED_EARLY,
-            v1.END_REASON_ERROR,
-            v1.END_REASON_OUT_OF_MEMORY,
-        )
+        return self.outcome(spec) in _FOR_GOOD
 
     def outcome(self, spec: v1.JobSpec) -> v1.EndReason.ValueType:
         """Returns why the trial ended: as its measurements decide it without a cost bound, else as its trainer said."""
