@@ -15,7 +15,8 @@ from itertools import chain
 
 import pytest
 from wattwise import v1
-from wattwise.commands.watch import _JobTable, _TrialTable
+from wattwise.commands.watch import _JobTable, _trial_changes, _TrialTable
+from wattwise.rpc.client import Client
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
@@ -125,6 +126,17 @@ def test_server_that_goes_away(server: LiveServer) -> None:
         assert process.stderr.read().count("\n") <= 1
 
 
+def test_trial_that_ends_before_its_stream_is_open(stub: v1.BatchSizeOptimizerStub, grpc_server: LiveServer) -> None:
+    """A trial that was seen running and ended before the stream was open is the first change."""
+    trainer = Trainer(stub)
+    trainer.report(trainer.next(), 10.0)
+    running = {1}
+    with Client(grpc_server.address) as client:
+        change = next(_trial_changes(client, trainer.job_id, running))
+    assert (change.id.trial_number, change.HasField("end_time")) == (1, True)
+    assert not running
+
+
 def on_screen(words: Sequence[str], until: str, after: str, end: Iterator[None], **environment: str) -> list[str]:
     """All lines that a watch on a terminal wrote: a change follows `until`, and `after` is awaited."""
     ours, theirs = pty.openpty()
@@ -195,8 +207,6 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
     running = other.next()
     with watching(other.job_id) as process:
         line_with(process, "job", "expected_cost_joules=10", "estimate=yes")
-        # The trial ends with its report: before the stream of trials is open, it would be in none of its answers.
-        line_with(process, "trial=2", "status=running")
         other.report(running, 5.0, monitor=monitor_of("estimate", "nvml"))
         line_with(process, "trial=2", "cost_joules=5", "estimate=partly")
         delete(grpc_server, other.job_id)

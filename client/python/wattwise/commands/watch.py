@@ -89,9 +89,11 @@ def _watch(client: Client, args: argparse.Namespace) -> int:
         changes = _changes_of([lambda: _job_changes(client, args.prefix)])
     else:
         known = client.get_job(args.job_id)
+        newest = list(_newest_trials(client, args.job_id))
         lines = _Lines(known.job.spec, as_json=args.json)
-        display = _display(console, lines, lambda: _TrialTable(known, _newest_trials(client, args.job_id)))
-        running: set[int] = set()
+        display = _display(console, lines, lambda: _TrialTable(known, newest))
+        # The stream does not mention those that end before it is open.
+        running = {trial.id.trial_number for trial in newest if trial.status == v1.TRIAL_STATUS_RUNNING}
         changes = _changes_of(
             [
                 lambda: _job_states(client, args.job_id, with_choices=console is not None),
@@ -128,7 +130,7 @@ def _trial_changes(client: Client, job_id: str, running: set[int]) -> Iterator[v
     Args:
         client: calls the server.
         job_id: the job.
-        running: the trials that ran when the stream was lost; kept up to date.
+        running: the trials that ran before the stream, or when it was lost; kept up to date.
     """
     lost = set(running)
     for answer in client.watch_trials(job_id):
