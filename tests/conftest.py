@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No test depends on the machine's speed.
 hypothesis.settings.register_profile("wattwise", deadline=None)
 hypothesis.settings.load_profile("wattwise")
+
+# Under nohup, the tests of signals would not see this one.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _spools = itertools.count()
 
