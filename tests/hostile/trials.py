@@ -20,8 +20,8 @@ PYTHON = (sys.executable, "-m", "tests.hostile.pretend")
 
 _BATCH_SIZES = (16, 32, 64, 128)
 _SECONDS = 90
-_MEGABYTES = 250
-"""Each client takes less than 120 MB, whatever the server sends."""
+_MEGABYTES = 500
+"""C++ under AddressSanitizer takes up to 340 MB for an answer of 100 MB, any other client less than 120 MB."""
 _LINES, _CHARACTERS = 40, 64_000
 _CRASH = re.compile(
     r"Traceback|panic:|goroutine |terminate called|Sanitizer|runtime error|Uncaught|DATA RACE| at .*\.js:|this is a bug"
