@@ -40,6 +40,8 @@ QUICK := tests/test_scenarios.py::test_in_process $(addprefix tests/server/,comm
   $(addprefix tests/client/training/test_,callback.py epochs.py job_faults.py split.py stream.py) \
   $(addprefix --ignore=tests/server/,policy/test_knowledge_gradient_model.py usecases/test_rebuild.py) -k 'not postgres'
 
+OTHER_CLIENTS := $(filter-out python,$(patsubst client/%/Makefile,%,$(wildcard client/*/Makefile)))
+
 # Two for each processor and one more, since tests wait for processes, timeouts and the disk.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
@@ -71,8 +73,9 @@ test: $(VENV)/.test ## run the test suite (about four minutes on two idle cores)
 test-thorough: $(VENV)/.test ## run the tests that take seconds each: kills, outages, waiting, evidence, sweeps
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal -m "thorough and not soak"
 
-soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about thirteen minutes; SOAK=long: hours)
-	$(BIN)/python -m pytest -m soak -s
+# The short ones wait most of the time, so several run at once; the others print what they measure.
+soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about eight minutes; SOAK=long: hours)
+	$(BIN)/python -m pytest -m soak $(if $(filter short,$(SOAK)),--numprocesses=3 --dist=worksteal,-s)
 
 test-browser: $(VENV)/.test ## run the web page's tests in Chromium, which is installed where this may be done (SCREENSHOTS=1 writes docs/screenshots)
 	@command -v chromium chromium-browser google-chrome >/dev/null \
@@ -118,10 +121,13 @@ savings: $(VENV)/.dev ## print whether claims of what a job has saved hold where
 conformance: $(VENV)/.test ## replay the behaviour tables with the clients of all languages
 	$(BIN)/python -m tests.conformance
 
+# All languages at once: their tests wait most of the time.
 test-clients: $(VENV)/.dev ## run the tests of the clients in other languages, and every command of docs/other-languages.md
-	@for makefile in $(filter-out client/python/%,$(wildcard client/*/Makefile)); do \
-	  $(MAKE) --no-print-directory -C $$(dirname $$makefile) test || exit 1; done
+	@$(MAKE) --no-print-directory --jobs --output-sync=target $(OTHER_CLIENTS:%=test-client-%)
 	$(BIN)/python -m tests.other_languages_check
+
+test-client-%: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -C client/$* test
 
 check: lint types imports ## run lint, types and imports; changes no file
 

@@ -27,7 +27,7 @@ from tests.model.calls import Calls, stripped
 from tests.model.chaos import Agent, Audit, Ledger
 from tests.model.jobs import random_spec
 from tests.model.oracle import END, REASON
-from tests.model.walker import LEASE, Gate, Twins, Walker
+from tests.model.walker import LEASE, Gate, Twins, Walker, settle
 from tests.waiting import wait_until
 
 SECONDS = number(240, short=40)
@@ -67,8 +67,7 @@ def walk(server: LiveServer, calls: Callable[[], Any], leases: list[float], seed
     while time.monotonic() < until and not any(walker.failure for walker in walkers):
         time.sleep(rng.uniform(0.5, 4))
         with gate.alone():
-            for walker in walkers:
-                walker.settle()
+            settle(*walkers)
             killed = time.monotonic()
             restart(server, rng.choice([signal.SIGKILL] * 4 + [signal.SIGTERM]))
             for trial in (trial for walker in walkers for trial in walker.oracle.trials if trial.running):

@@ -23,7 +23,7 @@ from tests.model.calls import Calls, stripped
 from tests.model.chaos import Agent, Audit, Ledger
 from tests.model.jobs import random_spec
 from tests.model.test_model import overdue
-from tests.model.walker import LEASE, Gate, Twins, Walker
+from tests.model.walker import LEASE, Gate, Twins, Walker, settle
 from tests.postgres import PostgresServer
 from tests.waiting import wait_until
 
@@ -88,8 +88,7 @@ def walk(pair: Pair, calls: Callable[[], Any], leases: list[float], seed: int, s
     while time.monotonic() < until and not any(walker.failure for walker in walkers):
         time.sleep(rng.uniform(0.5, 4))
         with gate.alone():
-            for walker in walkers:
-                walker.settle()
+            settle(*walkers)
             if pair.kill(rng):
                 for trial in (trial for walker in walkers for trial in walker.oracle.trials if trial.running):
                     # If that took long, its lease has begun again.

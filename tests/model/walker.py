@@ -45,6 +45,14 @@ _WEIGHTS = {
 }
 
 
+def settle(*walkers: Walker) -> None:
+    """Waits until all walkers are certain of their leases at the same moment; the expired trials are lost."""
+    while not all(walker.is_certain() for walker in walkers):
+        time.sleep(0.1)
+    for walker in walkers:
+        walker.expire()
+
+
 class Gate:
     """Calls pass together; a restart passes alone."""
 
@@ -141,18 +149,20 @@ class Walker:
         decided = STATUS[found.status] == "DECIDED"
         return self.calls.beat(self._id(trial)) if decided else None
 
-    def settle(self) -> None:
-        """Waits until it is certain of every lease whether it has expired; the expired trials are lost."""
+    def is_certain(self) -> bool:
+        """Returns whether it is certain of every lease whether it has expired."""
         now = time.monotonic()
-        while self.lease and any(
-            t.running and now - t.lo >= LEASE - EARLY and now - t.hi < LEASE + self.slack for t in self._all
-        ):
-            time.sleep(0.1)
-            now = time.monotonic()
-        if self.lease:
-            for trial in sorted((t for t in self._running if now - t.hi >= LEASE + self.slack), key=lambda t: t.lo):
-                self.oracle.fail(trial, "LOST")
-                self._say(f"lost {trial.number}")
+        return not self.lease or not any(
+            now - trial.lo >= LEASE - EARLY and now - trial.hi < LEASE + self.slack for trial in self._running
+        )
+
+    def expire(self) -> None:
+        """Takes the trials whose leases have certainly expired as lost."""
+        now = time.monotonic()
+        expired = [trial for trial in self._running if self.lease and now - trial.hi >= LEASE + self.slack]
+        for trial in sorted(expired, key=lambda trial: trial.lo):
+            self.oracle.fail(trial, "LOST")
+            self._say(f"lost {trial.number}")
 
     @property
     def _all(self) -> list[ModelTrial]:
@@ -167,12 +177,12 @@ class Walker:
         try:
             while time.monotonic() < until:
                 with self.gate.passing():
-                    self.settle()
+                    settle(self)
                     self._call()
                 if self.lease and self.rng.random() < 0.06:
                     time.sleep(LEASE - EARLY + self.rng.random() * 2)
             with self.gate.passing():
-                self.settle()
+                settle(self)
                 self.look_all()
         except Exception:  # noqa: BLE001 - the thread's outcome, whatever it is
             lines = [traceback.format_exc()[-1800:], "last calls:", *self.trace[:1], *self.trace[-40:]]
