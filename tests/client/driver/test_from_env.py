@@ -288,7 +288,7 @@ def test_last_report_is_not_delivered(
     """If the server stays away, one warning names the trial whose report was not delivered."""
     record = record_of(server.address, requested)
     session = Session(
-        server.address,
+        Client(server.address),
         requested.id,
         Journal(record),
         beat_seconds=20.0,

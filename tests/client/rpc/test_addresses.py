@@ -15,7 +15,7 @@ import grpc
 import pytest
 from wattwise import BatchSizeOptimizer, Client
 from wattwise.errors import InvalidAddressError, ServerUnavailableError, UnsupportedCallError
-from wattwise.rpc.address import check_address
+from wattwise.rpc.address import check_address, target_of
 
 from tests.client.training.script import StepMonitor, begun, epochs, job_spec
 from tests.live_server import LiveServer
@@ -180,6 +180,25 @@ def test_control_character_in_an_address(monkeypatch: pytest.MonkeyPatch, addres
 def test_addresses(address: str) -> None:
     """Host names, IP addresses, gRPC's own address schemes and lists are accepted."""
     Client(address).close()
+
+
+@pytest.mark.parametrize(
+    ("server", "target"),
+    [
+        ("10.0.0.7:1", "ipv4:10.0.0.7:1"),
+        ("[::1]:1", "ipv6:[::1]:1"),
+        ("[fe80::1%eth0]:1", "[fe80::1%eth0]:1"),
+        ("ipv4:10.0.0.7:1", "ipv4:10.0.0.7:1"),
+        ("localhost:1", "localhost:1"),
+        ("10.0.0.7.example:1", "10.0.0.7.example:1"),
+        ("dns:///10.0.0.7:1", "dns:///10.0.0.7:1"),
+        ("unix:/run/wattwise", "unix:/run/wattwise"),
+    ],
+)
+def test_no_name_is_resolved_for_an_ip_address(server: str, target: str) -> None:
+    """An IP address is passed to gRPC as one; everything else is passed as it is written."""
+    assert check_address(server) == server
+    assert target_of(server) == target
 
 
 def test_another_program_at_the_port_during_training(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -301,7 +301,7 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
         job = client.register_job(job_spec()).job
         record = record_of(server.address, v1.Trial(id=v1.TrialId(job_id=job.spec.job_id)))
         trial = client.get_next_batch_size(job.spec.job_id, launch_id=record.launch_id).trial.id
-    session = Session(server.address, trial, Journal(record), beat_seconds=math.inf)
+    session = Session(Client(server.address), trial, Journal(record), beat_seconds=math.inf)
     session.start(started(v1.Trial(id=trial)))
     session.exchange.report(
         v1.TrainingResult(

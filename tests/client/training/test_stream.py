@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socketserver
 import threading
 import time
@@ -134,3 +135,13 @@ def test_stream_of_a_training_that_ends_well(tmp_path: Path, metric: float) -> N
         bso.close()
         wait_until(lambda: server.figure("wattwise_open_streams") == 0)
         assert server.figure("wattwise_calls_total", method="StreamResults", code="OK") == 1
+
+
+def test_trial_is_reported_on_the_connection_that_began_it(server: LiveServer) -> None:
+    """A trial opens no second connection, for which the server's name would be resolved beside the training."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.95)
+    bso.close()
+    log_of_trial = [line for line in server.log.read_text().splitlines() if " trial=1 " in line]
+    assert {"GetNextBatchSize"} < set(re.findall(r"method=(\w+)", "".join(log_of_trial)))
+    assert len(set(re.findall(r"peer=(\S+)", "".join(log_of_trial)))) == 1

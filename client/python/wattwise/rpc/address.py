@@ -70,6 +70,18 @@ def may_be_several(address: str) -> bool:
     return len(servers_of(address)) > 1 or (address.startswith("dns:") and not is_loopback(address))
 
 
+def target_of(server: str) -> str:
+    """Returns what gRPC connects to for a server's address.
+
+    An IP address gets a scheme, so that gRPC resolves no name: its resolver reads the environment in another thread,
+    and crashes the process if the trainer changes a variable at that moment.
+    """
+    host = server.rpartition(":")[0]
+    if len(_packed(host)) == 4:
+        return f"ipv4:{server}"
+    return f"ipv6:{server}" if host.startswith("[") and _packed(host[1:-1]) else server
+
+
 def server_of(address: str) -> str:
     """Returns the same text for the spellings of a server's address; those of this machine's loopback become localhost.
 

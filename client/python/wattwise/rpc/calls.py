@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -35,6 +36,8 @@ from wattwise.rules import TRAINER_END_REASONS, EndReason
 from wattwise.spec import enum_value, enum_values, job_message, with_flat_names
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from wattwise.spec import JobSpec
 
 Response = TypeVar("Response", bound=Message)
@@ -149,6 +152,12 @@ class Calls:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+    def without_retries(self, timeout: float, call_id: str) -> Self:
+        """Returns a client with other settings on the same connection; closing either of them closes it."""
+        other = copy(self)
+        vars(other).update(_timeout=timeout, _retry=False, _call_id=call_id)
+        return other
 
     if not TYPE_CHECKING:
         # Hidden from type checkers, which would accept every misspelt name.

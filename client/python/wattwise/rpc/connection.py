@@ -23,7 +23,7 @@ from wattwise.errors import (
     WattwiseError,
     log,
 )
-from wattwise.rpc.address import is_this_machine, may_be_several, servers_of
+from wattwise.rpc.address import is_this_machine, may_be_several, servers_of, target_of
 from wattwise.rpc.answers import checked_decision, naming
 from wattwise.rpc.credentials import Credentials, Metadata
 from wattwise.rpc.modes import Blocking, Mode
@@ -223,8 +223,8 @@ class Connection:
     def _opener(self, server: str) -> Callable[[], Any]:
         options, secure = channel_options(server, several=self.several), self._credentials.channel_credentials()
         if secure is None:
-            return partial(self.mode.channels.insecure_channel, server, options=options)
-        return partial(self.mode.channels.secure_channel, server, secure, options=options)
+            return partial(self.mode.channels.insecure_channel, target_of(server), options=options)
+        return partial(self.mode.channels.secure_channel, target_of(server), secure, options=options)
 
     def is_left(self, link: ServerLink) -> bool:
         """Returns whether the link's channel was closed, to leave its server or for good."""

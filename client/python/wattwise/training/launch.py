@@ -154,6 +154,7 @@ class Launch:
         # The newest trial of this process that the server has dispatched, so that it knows if the job was deleted.
         self._earlier: v1.TrialId | None = None
         self._held: Journal | None = None
+        self._client: Client | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -207,9 +208,9 @@ class Launch:
             OperationOrderError: if there is no trial to start.
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
+        self._let_go()
         saved = self.next if isinstance(self.next, SavedTrial) else None
         if saved is not None:
-            self._let_go()
             # Nobody may deliver, and so end, the trial from now on.
             self._held = self._endpoint.spool.hold(self._endpoint.name, saved.job_id, saved.launch_id)
         try:
@@ -228,13 +229,16 @@ class Launch:
         record = TrialRecord(
             self._endpoint.name, started.sent, trial.id.launch_id, trial.id.trial_number, trial.batch_size, start
         )
+        # That of `start` is connected. To resolve the server's name again, beside the trainer's thread, could crash the
+        # process: the resolver reads the environment, which the trainer may change at that moment.
+        client = self._client or self._endpoint.client(trial.id.launch_id, timeout, None)
+        self._client = None
         session = Session(
-            self._endpoint.server,
+            client,
             trial.id,
             self._endpoint.spool.journal(record),
             beat_seconds=heartbeat_seconds(trial),
             timeout=timeout,
-            credentials=self._endpoint.credentials,
             # A driver sees the exit status and ends an undecided trial.
             ends_completed=self.repeatable,
             link=started.how.link,
@@ -255,6 +259,9 @@ class Launch:
         held, self._held = self._held, None
         if held is not None:
             held.leave()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _start(self, monitor: Monitor, fallback: int | None, unconnected_ranks: int) -> StartedTrial:
         if self.next is None:
@@ -290,17 +297,18 @@ class Launch:
         if _source(target) is Source.FALLBACK_CHECKPOINT:
             return _Answer(Reply.NOT_ASKED)
         endpoint = self._endpoint
-        with endpoint.client(target.launch_id, endpoint.timeout, endpoint.search_timeout, warns=warns) as client:
-            try:
-                if isinstance(target, NewTrial):
-                    return self._ask_for_new(client, target, spec, unconnected_ranks)
-                if isinstance(target, SavedTrial):
-                    return _ask_for_saved(client, target, spec)
-                return _ask_for_assigned(client, target, spec)
-            except TrialDeletedError as error:
-                return _Answer(Reply.DELETED, error)
-            except _NO_ANSWER as error:
-                return _Answer(Reply.NO_ANSWER, error)
+        client = endpoint.client(target.launch_id, endpoint.timeout, endpoint.search_timeout, warns=warns)
+        self._client = client
+        try:
+            if isinstance(target, NewTrial):
+                return self._ask_for_new(client, target, spec, unconnected_ranks)
+            if isinstance(target, SavedTrial):
+                return _ask_for_saved(client, target, spec)
+            return _ask_for_assigned(client, target, spec)
+        except TrialDeletedError as error:
+            return _Answer(Reply.DELETED, error)
+        except _NO_ANSWER as error:
+            return _Answer(Reply.NO_ANSWER, error)
 
     def _ask_for_new(self, client: Client, target: NewTrial, spec: JobSpec, unconnected_ranks: int) -> _Answer:
         job = None

@@ -19,7 +19,6 @@ from wattwise.errors import (
 )
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
-from wattwise.rpc.credentials import Credentials
 from wattwise.rules import STATUS_AFTER, EndReason
 from wattwise.spec import enum_name, enum_value
 from wattwise.training.delivery import REFUSALS, deliver_record, find_launch, is_refusal
@@ -51,12 +50,12 @@ class Session:
     ends stays there. A trial that the server does not have is imported once it is over.
 
     Args:
-        address: of the server, or of several.
+        client: calls the server; the session closes it. Only the session's thread may use it from then on: a signal
+            must not find the trainer's thread holding a lock of its channel.
         trial: the trial, whose launch names the calls in the server's log and in errors.
         journal: the trial's journal.
         beat_seconds: pause between two heartbeats, until a decision names another one.
         timeout: seconds that a single call may take.
-        credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
         link: the link to the server at the start.
 
@@ -66,27 +65,25 @@ class Session:
 
     def __init__(
         self,
-        address: str,
+        client: Client,
         trial: v1.TrialId,
         journal: Journal,
         *,
         beat_seconds: float,
         timeout: float = 10.0,
-        credentials: Credentials | None = None,
         ends_completed: bool = True,
         link: Link = Link.TRACKED,
     ) -> None:
         if journal.record.launch_id != trial.launch_id:
             # An earlier process has learnt that the trial cannot continue.
             link = Link.DETACHED
-        self.exchange = Exchange(address, journal, link)
+        self.exchange = Exchange(client.address, journal, link)
         self.exchange.beat_seconds = beat_seconds
         self._trial = trial
         self._name = trial_name(trial.job_id, trial.trial_number)
         self._timeout = timeout
         self._ends_completed = ends_completed
-        # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
-        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, call_id=trial.launch_id)
+        self._client = client.without_retries(timeout, trial.launch_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
         self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
         self._stream_at = 0.0
