@@ -123,7 +123,7 @@ conformance: $(VENV)/.test ## replay the behaviour tables with the clients of al
 
 # All languages at once: their tests wait most of the time.
 test-clients: $(VENV)/.dev ## run the tests of the clients in other languages, and every command of docs/other-languages.md
-	@$(MAKE) --no-print-directory --jobs --output-sync=target $(OTHER_CLIENTS:%=test-client-%)
+	@$(MAKE) --no-print-directory --jobs --output-sync=recurse $(OTHER_CLIENTS:%=test-client-%)
 	$(BIN)/python -m tests.other_languages_check
 
 test-client-%: $(VENV)/.dev
