@@ -207,6 +207,7 @@ def test_estimates_are_marked(stub: v1.BatchSizeOptimizerStub, grpc_server: Live
     running = other.next()
     with watching(other.job_id) as process:
         line_with(process, "job", "expected_cost_joules=10", "estimate=yes")
+        line_with(process, "trial=2", "status=running")
         other.report(running, 5.0, monitor=monitor_of("estimate", "nvml"))
         line_with(process, "trial=2", "cost_joules=5", "estimate=partly")
         delete(grpc_server, other.job_id)

@@ -154,6 +154,7 @@ class Launch:
         # The newest trial of this process that the server has dispatched, so that it knows if the job was deleted.
         self._earlier: v1.TrialId | None = None
         self._held: Journal | None = None
+        # That of the newest `start`, until its session takes it.
         self._client: Client | None = None
 
     @property
